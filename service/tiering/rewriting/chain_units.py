@@ -18,21 +18,21 @@ class Unit(NamedTuple):
     is_page: bool
 
 
-def units_from(manifest: Manifest, load: Load, offset: int) -> Iterator[Unit]:
+def units_from(manifest: Manifest, load: Load, offset: int, least: int = 1) -> Iterator[Unit]:
     """Yield the units with live segments that reach `offset` or beyond, oldest first; raises what `load`
-    raises."""
-    yield from _pages_from(manifest.pages, load, max(offset, manifest.start_offset))
+    raises. Pages with fewer than `least` segments are not read."""
+    yield from _pages_from(manifest.pages, load, max(offset, manifest.start_offset), least)
     if manifest.entries and manifest.entries[-1].last_offset >= offset:
         yield Unit(manifest.entries, is_page=False)
 
 
-def _pages_from(children: Sequence[Child], load: Load, offset: int) -> Iterator[Unit]:
+def _pages_from(children: Sequence[Child], load: Load, offset: int, least: int) -> Iterator[Unit]:
     for child in children:
-        if child.last_offset < offset or not isinstance(child, PageRef):
+        if child.last_offset < offset or child.segments < least or not isinstance(child, PageRef):
             continue
         page = load(child)
         if page.level:
-            yield from _pages_from(page.children, load, offset)
+            yield from _pages_from(page.children, load, offset, least)
         else:
             segments = tuple(one for one in page.children if isinstance(one, SegmentEntry))
             yield Unit(segments, is_page=True)

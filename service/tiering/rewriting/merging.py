@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Container, Iterable
+from functools import partial
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -27,6 +28,7 @@ from service.remote.format.manifest import SegmentEntry
 from service.remote.stores.errors import OF_THE_STORE, ObjectNotFound, StoreRefused
 from service.tiering import next_version
 from service.tiering.archive_attempt import TieringContext
+from service.tiering.copier import CallProgress
 from service.tiering.offload_pool import OffloadPool
 from service.tiering.ports import TieredPartition
 from service.tiering.prefix_fence import Displaced, NotNamed
@@ -51,7 +53,8 @@ class _Look(NamedTuple):
     """Result of a look at one chain: the first and last offset of a run; without one, when to look again.
 
     Below `clean_below` no run can come to be with these `limits`. `put_off`: first offsets of runs that have
-    failed and are not tried yet.
+    failed and are not tried yet. `idle_version`: version of the chain that never has one, None where its
+    segments only have to become older.
     """
 
     run: tuple[int, int] | None
@@ -59,6 +62,7 @@ class _Look(NamedTuple):
     clean_below: int
     limits: MergeLimits
     put_off: tuple[int, ...] = ()
+    idle_version: int | None = None
 
 
 class _Failures:
@@ -180,8 +184,11 @@ class Merger:
             return False
         if partition.tip in self._context.metrics.stopped:
             return False  # nothing of it is written
-        look = self._looks.get(key)
-        return look is None or look.limits != limits or look.due_ms <= self._clock.now_ms()
+        look, entry = self._looks.get(key), self._context.catalog.entry(*key)
+        if look is None or look.limits != limits:
+            return True
+        is_idle = entry is not None and entry.version == look.idle_version
+        return look.due_ms <= self._clock.now_ms() and not is_idle
 
     async def _merge_some(self, partition: TieredPartition, limits: MergeLimits) -> bool:
         """Merge runs of one partition, one after the other; return whether it may have more. What fails is
@@ -195,7 +202,8 @@ class Merger:
             assert entry is not None
             run: tuple[int, int] | None = None
             try:
-                look = await self._pool.run(self._look, tip, entry, limits, self._looks.get(key))
+                before = self._looks.get(key)
+                look = await self._pool.watch(partial(self._look, tip, entry, limits, before))
                 self._looks[key] = look
                 run = look.run
                 if run is None:
@@ -253,17 +261,23 @@ class Merger:
         self._looks[key] = _Look(None, self._clock.now_ms() + wait_ms, clean_below, limits)
 
     def _look(
-        self, tip: TopicIdPartition, entry: CatalogEntry, limits: MergeLimits, before: _Look | None
+        self,
+        tip: TopicIdPartition,
+        entry: CatalogEntry,
+        limits: MergeLimits,
+        before: _Look | None,
+        progress: CallProgress,
     ) -> _Look:
         """Read the chain from where runs may be; return the first. Runs on a `rewrite` thread."""
         context, now_ms = self._context, self._clock.now_ms()
         manifest = next_version.load(context.chains, tip, entry).manifest
         clean_below = before.clean_below if before is not None and before.limits == limits else 0
         clean_below, is_clean = max(clean_below, manifest.start_offset), True
-        ripe: list[int] = [limits.due_ms(now_ms + limits.min_age_ms)]
+        ripe: list[int] = []
         put_off: list[int] = []
         failures = self._failures_of(tip)
-        for unit in units_from(manifest, context.chains.loader(tip), clean_below):
+        for unit in units_from(manifest, context.chains.loader(tip), clean_below, MIN_RUN):
+            progress.advance(1)
             begin = manifest.start_offset
             while (found := find_run(unit.entries, limits, now_ms, self._uploaded_at_ms, begin)).run:
                 run = found.run[0].base_offset, found.run[-1].last_offset
@@ -278,7 +292,10 @@ class Merger:
             is_clean = is_clean and unit.is_page and found.ripe_ms is None
             if is_clean:
                 clean_below = unit.entries[-1].last_offset + 1
-        return _Look(None, max(min(ripe), now_ms + 1), clean_below, limits, tuple(put_off))
+        idle_version = None if ripe else entry.version
+        ripe.append(limits.due_ms(now_ms + limits.min_age_ms))  # of segments that are new since
+        due_ms = max(min(ripe), now_ms + 1)
+        return _Look(None, due_ms, clean_below, limits, tuple(put_off), idle_version)
 
     def _uploaded_at_ms(self, entry: SegmentEntry) -> int:
         return self._context.store.head(entry.key).last_modified_ms

@@ -23,7 +23,7 @@ from service.remote.reading.object_reader import open_page, open_published
 from service.remote.stores.store import ObjectStore
 from service.tiering.copier import CallProgress
 from service.tiering.rewriting.chain_units import units_from
-from service.tiering.rewriting.merge_plan import MergeLimits, find_run
+from service.tiering.rewriting.merge_plan import MIN_RUN, MergeLimits, find_run
 from service.tiering.rewriting.rules import ChainRun, Rule
 from service.tiering.rewriting.run_object import MadeObject, RunMaker
 
@@ -88,7 +88,7 @@ class OutsideWorker:
         def load(ref: PageRef) -> ManifestPage:
             return open_page(self._store, ref, manifest)
 
-        units = units_from(manifest, load, manifest.start_offset)
+        units = units_from(manifest, load, manifest.start_offset, MIN_RUN)
         runs = (
             ChainRun(tip, run)
             for unit in units

@@ -145,6 +145,28 @@ def test_chains_in_pages_are_merged_page_by_page(tmp_path: Path) -> None:
     world.check_at_rest()
 
 
+def test_pages_of_merged_objects_are_not_read_after_a_start(tmp_path: Path) -> None:
+    """A node that starts, or leads a partition anew, looks at its whole chain: that is small once merged."""
+    world = filled(PagedWorld(tmp_path), 45)
+    world.merge()
+    world.fill(5)
+    world.settle()
+    world.reboot()
+    world.run()
+    read: list[str] = []
+
+    def note(operation: str, key: str) -> Fault:
+        if "/page/" in key and operation.startswith("get"):
+            read.append(key)
+        return Fault.PASS
+
+    world.store.decide = note
+    world.merge()
+    (replica,) = world.replicas
+    assert world.generations(replica) == [1, 1, 1, 1, 1]
+    assert read == []
+
+
 def test_a_chain_without_a_run_is_not_read_again_before_it_may_have_one(tmp_path: Path) -> None:
     world = filled(MergingWorld(tmp_path, LIMITS._replace(min_age_ms=600_000)), 10)
     world.merge()
@@ -175,6 +197,35 @@ def test_an_object_is_an_eighth_of_the_topic_s_retained_bytes_at_most(tmp_path: 
     for one in merged:
         parts = [size for last, size in before.items() if one.base_offset <= last <= one.last_offset]
         assert sum(parts) <= most
+
+
+def test_an_idle_chain_is_never_read_again(world: MergingWorld) -> None:
+    """A cluster that stands still costs nothing, whatever its number of partitions."""
+    filled(world, 25)
+    world.merge()
+    filled(world, 7)
+    world.merge()
+    (replica,) = world.replicas
+    entry = world.entry(replica)
+    assert entry is not None
+    assert entry.segments == 8  # the merged one has more than half of all their bytes
+    reads: list[str] = []
+
+    def note(operation: str, key: str) -> Fault:
+        reads.append(key)
+        return Fault.PASS
+
+    for _ in range(3):
+        world.manager.context.chains.forget(entry.manifest_key)
+        world.clock.advance(30 * 86_400_000)
+        world.store.decide = note
+        world.merge()
+        world.settle()
+    assert [key for key in reads if "manifest" in key] == []
+    world.fill(2)
+    world.settle()
+    world.merge()
+    assert world.generations(replica) == [1, 1]
 
 
 def test_copies_go_on_while_a_run_is_made(world: MergingWorld) -> None:
