@@ -4,8 +4,7 @@ A key's hash is xxHash64 with seed 0. The filter is Parquet's: blocks of 256 bit
 upper half of the hash chooses the block, the lower half one bit in each of the block's words. So a filter of
 a third of the blocks has every three neighbours united.
 
-The walk over the records gives their least timestamps as well, as `kernel.least_timestamps` does: a log is
-walked once for both.
+The walk over the records gives their least timestamps as well: a log is walked once for both.
 
 Source: Parquet `BloomFilter.md`; xxHash `xxhash_spec.md`.
 """
@@ -22,9 +21,9 @@ except ImportError:  # running from source where Cython is not installed
     from service.records import without_cython as cython
 
 if cython.compiled:
-    from cython.cimports.service.records.kernel import int32, int64, least_of, varint
+    from cython.cimports.service.records.kernel import int32, int64, varint
 else:
-    from service.records.kernel import int32, int64, least_of, varint
+    from service.records.kernel import int32, int64, varint
 
 COMPILED: Final[bool] = cython.compiled
 
@@ -419,8 +418,9 @@ def add_records(
 ) -> int:
     """Put the keys of the ``count`` records that fill ``buf`` into the filter; return the least timestamp.
 
-    That is as `kernel.least_timestamp` says. ``words`` is the filter; without any, keys are counted alone.
-    ``seen`` has the numbers of `KeyWalk`: of records that do not parse, it says so.
+    That is -1 if a record does not parse, has no timestamp or a negative one. ``words`` is the filter;
+    without any, keys are counted alone. ``seen`` has the numbers of `KeyWalk`: of records that do not parse,
+    it says so.
     """
     least: cython.longlong
     _check_filter(len(words), len(seen))
@@ -460,13 +460,16 @@ def add_batches(
 ) -> int:
     """Put the keys of the batches in ``buf[position:end]``, verified by `scan_batches`, into the filter.
 
-    Control batches have no keys of clients. A compressed batch is left to `add_records`. ``out`` gets the
-    batches' least timestamps, as from `kernel.least_timestamps`; returns their count.
+    Control batches have no keys of clients. A compressed batch is left to `add_records`. Stops when ``out``
+    is full, and returns how many batches it has: the least timestamp of each, -1 if it is unknown (see
+    `add_records`) or above the header's maximum, or `COMPRESSED`. The header alone decides for batches
+    stamped by the broker, for empty ones, and for a single compressed record.
     """
     data: cython.p_const_uchar
     rows: cython.p_longlong
     bits: cython.p_uint
     noted: cython.p_longlong
+    unnoted: cython.longlong[2]  # keys of control batches
     blocks: cython.ulonglong = len(words) // 8
     batches: cython.longlong = 0
     room: cython.longlong = len(out)
@@ -485,7 +488,7 @@ def add_batches(
         data, rows, noted = cython.address(buf[0]), cython.address(out[0]), cython.address(seen[0])
         bits = cython.address(words[0]) if blocks > 0 else cython.NULL
     else:
-        data, rows, noted, bits = buf, out, seen, words
+        data, rows, noted, bits, unnoted = buf, out, seen, words, [0, 0]
     with cython.nogil:
         while batches < room and end - position >= 61:
             size = int32(data, position + 8) + 12
@@ -498,7 +501,7 @@ def add_batches(
             least = _COMPRESSED
             if codec == 0:
                 if data[position + 22] & 0x20:
-                    least = least_of(data, position + 61, position + size, count, base)
+                    least = _walk(data, position + 61, position + size, count, base, bits, 0, unnoted)
                 else:
                     least = _walk(data, position + 61, position + size, count, base, bits, blocks, noted)
                 if least > newest:

@@ -6,9 +6,6 @@ C functions are inlined within one module only, so these are for once a batch, a
 cdef long long crc32c(const unsigned char *data, long long position, long long end) noexcept nogil
 cdef long long int32(const unsigned char *data, long long position) noexcept nogil
 cdef long long int64(const unsigned char *data, long long position) noexcept nogil
-cdef long long least_of(
-    const unsigned char *data, long long position, long long end, long long count, long long base_timestamp
-) noexcept nogil
 cdef long long next_header(
     const unsigned char *data, long long position, long long end, long long *spans
 ) noexcept nogil

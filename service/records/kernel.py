@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from service.records.kernel_status import BATCH_FIELDS, COMPRESSED, RECORD_FIELDS, Status
+from service.records.kernel_status import BATCH_FIELDS, RECORD_FIELDS, Status
 
 try:
     import cython
@@ -42,7 +42,6 @@ _BAD_RANGE = cython.declare(cython.longlong, Status.BAD_RANGE)
 _BAD_COUNT = cython.declare(cython.longlong, Status.BAD_COUNT)
 _RECORD_FIELDS = cython.declare(cython.longlong, RECORD_FIELDS)
 _BATCH_FIELDS = cython.declare(cython.longlong, BATCH_FIELDS)
-_COMPRESSED = cython.declare(cython.longlong, COMPRESSED)
 _INT64_MAX = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
 # Integers beyond 31 bits are declared too: as literals they would be Python objects.
 _TWO_TO_31 = cython.declare(cython.longlong, 0x80000000)
@@ -473,122 +472,3 @@ def scan_batches(
             position += size
             batches += 1
     return status, batches, position
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def least_of(
-    data: cython.p_const_uchar,
-    position: cython.longlong,
-    end: cython.longlong,
-    count: cython.longlong,
-    base_timestamp: cython.longlong,
-) -> cython.longlong:
-    """Do the work of `least_timestamp`; of a record only its length and its timestamp are read."""
-    least: cython.longlong = _INT64_MAX
-    at: cython.longlong[1]
-    length: cython.longlong
-    delta: cython.longlong
-    timestamp: cython.longlong
-    if not cython.compiled:
-        at = [0]
-    if count <= 0:
-        return -1
-    while count > 0:
-        at[0] = position
-        length = varint(data, at, end, 28)
-        position = at[0]
-        if position < 0 or length < 1 or length > end - position:
-            return -1
-        at[0] += 1
-        delta = varint(data, at, position + length, 63)
-        timestamp = base_timestamp
-        if at[0] < 0 or (delta > _INT64_MAX - timestamp if timestamp > 0 else delta < _INT64_MIN - timestamp):
-            return -1
-        timestamp += delta
-        if timestamp < 0:
-            return -1
-        least = min(least, timestamp)
-        position += length
-        count -= 1
-    return least if position == end else -1
-
-
-def least_timestamp(
-    buf: cython.const[cython.uchar][::1],
-    start: cython.longlong,
-    end: cython.longlong,
-    count: cython.longlong,
-    base_timestamp: cython.longlong,
-) -> int:
-    """Return the least timestamp of the ``count`` records that fill ``buf[start:end]``.
-
-    -1 if a record does not parse, has no timestamp or a negative one.
-    """
-    data: cython.p_const_uchar
-    least: cython.longlong
-    if start < 0 or start > end or end > len(buf):
-        raise IndexError(f"[{start}, {end}) is not inside {len(buf)} bytes")
-    if start == end:
-        return -1
-    if cython.compiled:  # noqa: SIM108  # only one of them is C
-        data = cython.address(buf[0])
-    else:
-        data = buf
-    with cython.nogil:
-        least = least_of(data, start, end, count, base_timestamp)
-    return least
-
-
-def least_timestamps(
-    buf: cython.const[cython.uchar][::1],
-    position: cython.longlong,
-    end: cython.longlong,
-    out: cython.longlong[::1],
-) -> int:
-    """Write the least timestamp of each batch in ``buf[position:end]``, verified by `scan_batches`, to
-    ``out``.
-
-    Stops when ``out`` is full and returns the count. A number is the timestamp, -1 if it is unknown (see
-    `least_timestamp`) or above the header's maximum, or `COMPRESSED`. The header alone decides for batches
-    stamped by the broker, for empty ones, and for a single compressed record.
-    """
-    data: cython.p_const_uchar
-    rows: cython.p_longlong
-    batches: cython.longlong = 0
-    room: cython.longlong = len(out)
-    size: cython.longlong
-    count: cython.longlong
-    codec: cython.longlong
-    newest: cython.longlong
-    least: cython.longlong
-    if position < 0 or position > end or end > len(buf):
-        raise IndexError(f"[{position}, {end}) is not inside {len(buf)} bytes")
-    if position == end or room == 0:
-        return 0
-    if cython.compiled:
-        data, rows = cython.address(buf[0]), cython.address(out[0])
-    else:
-        data, rows = buf, out
-    with cython.nogil:
-        while batches < room and end - position >= 61:
-            size = int32(data, position + 8) + 12
-            if size < 61 or size > end - position:
-                break
-            newest = int64(data, position + 35)
-            count = int32(data, position + 57)
-            codec = data[position + 22] & 7
-            if data[position + 22] & 8 or count == 0 or (count == 1 and codec != 0):
-                least = max(newest, -1)
-            elif codec != 0:
-                least = _COMPRESSED
-            else:
-                least = least_of(data, position + 61, position + size, count, int64(data, position + 27))
-                if least > newest:
-                    least = -1
-            rows[batches] = least
-            position += size
-            batches += 1
-    return batches

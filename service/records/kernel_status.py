@@ -142,7 +142,7 @@ RECORD_FIELDS: Final = 8
 """Count of numbers that `index_records` writes for each record: timestamp delta, offset delta, key position,
 key size, value position, value size, position of the headers, number of headers. A size of -1 means null."""
 COMPRESSED: Final = -2
-"""Result of `least_timestamps` for a batch that must be inflated first."""
+"""Least timestamp of a batch that must be inflated first."""
 BATCH_FIELDS: Final = 10
 """Count of numbers that `scan_batches` writes for each batch: position, size, base offset, last offset,
 leader epoch, base timestamp, max timestamp, record count, attributes, checksum as stored."""

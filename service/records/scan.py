@@ -1,7 +1,7 @@
 """Verification of whole batches in bulk, before a segment is uploaded and when a log recovers. [P]
 
 The kernel walks, without the GIL when compiled, and verifies checksums of small batches. A larger batch costs
-a library call each, and so does a compressed batch if the least timestamp is wanted.
+a library call each.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from service.base.errors import CorruptionError
-from service.base.types import NO_TIMESTAMP, Buffer
+from service.base.types import Buffer
 from service.records import kernel
 from service.records.batch import CODEC_MASK, CODECS, CRC_START, HEADER_SIZE, LOG_OVERHEAD, size_at
 from service.records.compression import decompress
-from service.records.kernel_status import BATCH_FIELDS, COMPRESSED, Status
+from service.records.kernel_status import BATCH_FIELDS, Status
 
 SMALL_BATCH_BYTES: Final = 16 * 1024
 """Largest batch that the compiled kernel checksums, by table and without the GIL (2.6 GB/s). A library call
@@ -122,34 +122,6 @@ def _larger(piece: memoryview, position: int, length: int, name: str) -> int:
     if not len(piece) < size <= MAX_BATCH_BYTES:
         raise CorruptionError(f"{name}: the batch at {position} claims {size} bytes")
     return size
-
-
-def least_timestamp(scan: BatchScan, buf: Buffer, max_inflated_bytes: int) -> int:
-    """Return the least timestamp (ms) of all records in the batches that ``scan`` found in ``buf``.
-
-    -1 if it is unknown: a record has none or a negative one, or a batch does not decode within
-    ``max_inflated_bytes``, which is no error here. Never above a batch's own maximum.
-    """
-    if not scan.batches:
-        return NO_TIMESTAMP
-    least = array("q", bytes(8 * scan.batches))
-    kernel.least_timestamps(buf, scan.positions[0], scan.end, least)
-    if COMPRESSED in least and NO_TIMESTAMP not in least:
-        for index, found in enumerate(least):
-            if found == COMPRESSED:
-                least[index] = _least_inflated(scan, index, buf, max_inflated_bytes)
-                if least[index] == NO_TIMESTAMP:
-                    break
-    return NO_TIMESTAMP if NO_TIMESTAMP in least else min(least)
-
-
-def _least_inflated(scan: BatchScan, index: int, buf: Buffer, max_inflated_bytes: int) -> int:
-    records = inflated_records(scan, index, buf, max_inflated_bytes)
-    if records is None:
-        return NO_TIMESTAMP
-    count, base = scan.record_counts[index], scan.base_timestamps[index]
-    least = kernel.least_timestamp(records, 0, len(records), count, base)
-    return least if least <= scan.max_timestamps[index] else NO_TIMESTAMP
 
 
 def inflated_records(scan: BatchScan, index: int, buf: Buffer, max_inflated_bytes: int) -> Buffer | None:

@@ -29,7 +29,7 @@ from service.records.filter_kernel import (
     fold,
 )
 from service.records.kernel_status import COMPRESSED, KeyWalk
-from service.records.scan import BatchScan, inflated_records, least_timestamp
+from service.records.scan import BatchScan, inflated_records
 from service.remote.format.segment_object import MAX_FILTER_BYTES
 
 FULL: Final = 0.01 ** (1 / BLOCK_WORDS)
@@ -83,8 +83,8 @@ class KeyFilter:
 
 
 class KeysOfLog:
-    """Keys of one log's records, put into a filter of some size. For one thread at a time; the loops release
-    the GIL.
+    """Keys of one log's records, put into a filter of some size, and their least timestamps. For one thread
+    at a time; the loops release the GIL.
 
     Memory: the filter, and one inflated batch.
     """
@@ -103,30 +103,32 @@ class KeysOfLog:
         return None if self._seen[KeyWalk.BROKEN] else self._seen[KeyWalk.KEYED]
 
     def add(self, piece: memoryview, batches: BatchScan) -> int:
-        """Add the keys of the `batches` of `piece`; return their least timestamp, as `least_timestamp` does.
+        """Add the keys of the `batches` of `piece`; return the least timestamp (ms) of all of their records.
 
-        A batch that cannot be read is no error: the keys are not known then.
+        -1 if it is unknown: a record has none or a negative one, or a batch cannot be read, which is no
+        error: the keys are not known then, either. Never above a batch's own maximum.
         """
-        if batches.batches and not self._seen[KeyWalk.BROKEN]:
-            least = array("q", bytes(8 * batches.batches))
-            add_batches(piece, batches.positions[0], batches.end, self._words, self._seen, least)
+        if not batches.batches:
+            return NO_TIMESTAMP
+        least = array("q", bytes(8 * batches.batches))
+        add_batches(piece, batches.positions[0], batches.end, self._words, self._seen, least)
+        if any(kind & CODEC_MASK for kind in set(batches.attributes)):
             self._add_compressed(piece, batches, least)
-            if not self._seen[KeyWalk.BROKEN]:
-                return NO_TIMESTAMP if NO_TIMESTAMP in least else min(least)
-        return least_timestamp(batches, piece, self._max_inflated)
+        return NO_TIMESTAMP if NO_TIMESTAMP in least else min(least)
 
     def _add_compressed(self, piece: memoryview, batches: BatchScan, least: array[int]) -> None:
-        if not any(kind & CODEC_MASK for kind in set(batches.attributes)):
-            return
         for index, kind in enumerate(batches.attributes):
-            count = batches.record_counts[index]
+            count, seen = batches.record_counts[index], self._seen
             if not kind & CODEC_MASK or not count:
                 continue
+            if seen[KeyWalk.BROKEN] and (least[index] != COMPRESSED or NO_TIMESTAMP in least):
+                continue  # neither keys nor the least timestamp can come of it
             records = inflated_records(batches, index, piece, self._max_inflated)
             if records is None or kind & CONTROL_FLAG:  # no broker compresses a control batch
-                self._seen[KeyWalk.BROKEN] = 1
-                return
-            found = add_records(records, count, batches.base_timestamps[index], self._words, self._seen)
+                seen[KeyWalk.BROKEN] = 1
+            found = NO_TIMESTAMP
+            if records is not None:
+                found = add_records(records, count, batches.base_timestamps[index], self._words, seen)
             if least[index] == COMPRESSED:
                 least[index] = found if found <= batches.max_timestamps[index] else NO_TIMESTAMP
 

@@ -16,7 +16,7 @@ from service.base.errors import CorruptionError
 from service.base.types import NO_OFFSET, NO_TIMESTAMP, Buffer
 from service.records.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG
 from service.records.decode import iter_records
-from service.records.scan import BatchScan, ReadPiece, least_timestamp, scan_pieces
+from service.records.scan import BatchScan, ReadPiece, scan_pieces
 from service.remote.format.block_table import BatchFacts, BlockTableBuilder, LogBlock
 from service.remote.format.key_filter import KeyFilterBuilder, KeysOfLog
 
@@ -119,16 +119,13 @@ class LogScanner:
         self._table = BlockTableBuilder(block_bytes)
         self._last_offset = last_offset
         self._name = name
-        self._with_least_timestamps = with_least_timestamps
+        if keys is None and with_least_timestamps:
+            keys = KeysOfLog(0, MAX_INFLATED_BYTES)
         self._keys = keys
 
     def add(self, batches: BatchScan, piece: memoryview) -> None:
         """Add the next batches, which fill `piece`. `CorruptionError` where leader epochs fall."""
-        least = NO_TIMESTAMP
-        if self._keys is not None:
-            least = self._keys.add(piece, batches)
-        elif self._with_least_timestamps:
-            least = least_timestamp(batches, piece, MAX_INFLATED_BYTES)
+        least = NO_TIMESTAMP if self._keys is None else self._keys.add(piece, batches)
         _sum_up(self._found, self._table, batches, least, piece)
 
     def finish(self) -> ScannedLog:

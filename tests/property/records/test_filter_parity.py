@@ -1,4 +1,4 @@
-"""The walk over records for keys answers alike in all lives, and gives the least timestamps of old."""
+"""The walk over records for keys and least timestamps answers alike in all lives."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.records import filter_kernel, kernel
+from service.records import filter_kernel
 from service.records.batch import CompressionType
 from service.records.kernel_status import KeyWalk
-from service.records.scan import least_timestamp, scan_batches
-from service.remote.format.key_filter import KeyFilter, KeyFilterBuilder
+from service.records.scan import scan_batches
+from service.remote.format.key_filter import KeyFilter, KeyFilterBuilder, KeysOfLog
 from tests.property.records.test_erasure_parity import judged_records, logs
+from tests.property.records.test_kernel_parity import payloads
 from tests.support.kernels import interpreted
 
 LIVES: list[dict[str, Any]] = [
-    {"kernel": kernel, "filter_kernel": filter_kernel},
+    {"filter_kernel": filter_kernel},
     *(interpreted(with_cython=found) for found in (True, False)),
 ]
 
@@ -69,24 +70,46 @@ def test_all_lives_answer_alike(log: bytes, blocks: int, room: int) -> None:
     first, *others = (walked(life, log, blocks, room) for life in LIVES)
     for other in others:
         assert other == first
-    least = array("q", bytes(8 * room))
-    assert kernel.least_timestamps(log, 0, len(log), least) == first[0]
-    assert list(least) == first[3]
 
 
 @settings(max_examples=300, deadline=None)
 @given(logs(), st.data())
 def test_bad_records_are_noted_in_all_lives(log: bytes, data: st.DataObject) -> None:
-    """A byte of a batch is another: the least timestamp is what the walk without keys says."""
+    """A byte of a batch is another."""
     found = scan_batches(log)
     damaged = bytearray(log)
     damaged[data.draw(st.integers(22, found.sizes[0] - 1))] ^= data.draw(st.integers(1, 255))
     first, *others = (walked(life, bytes(damaged), 16, 64) for life in LIVES)
     for other in others:
         assert other == first
-    least = array("q", bytes(8 * 64))
-    kernel.least_timestamps(bytes(damaged), 0, len(damaged), least)
-    assert list(least) == first[3]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.one_of(logs(), st.binary(max_size=200)), st.integers(-3, 400), st.integers(-3, 400))
+def test_any_span_is_walked_alike(log: bytes, begin: int, end: int) -> None:
+    answers: list[Any] = []
+    for life in LIVES:
+        words, seen, least = array("I", bytes(64)), array("q", bytes(16)), array("q", bytes(8 * 8))
+        try:
+            count = life["filter_kernel"].add_batches(log, begin, end, words, seen, least)
+        except IndexError as e:
+            count = str(e)
+        answers.append((count, list(words), list(seen), list(least)))
+    assert answers[1:] == answers[:-1]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.one_of(payloads(), st.tuples(st.binary(max_size=60), st.integers(-2, 2**40))),
+    st.integers(-(2**63), 2**63 - 1),
+)
+def test_any_records_are_walked_alike(payload: tuple[bytes, int], base: int) -> None:
+    answers = []
+    for life in LIVES:
+        words, seen = array("I", bytes(64)), array("q", bytes(16))
+        least = life["filter_kernel"].add_records(*payload, base, words, seen)
+        answers.append((least, list(words), list(seen)))
+    assert answers[1:] == answers[:-1]
 
 
 @settings(max_examples=200, deadline=None)
@@ -97,7 +120,6 @@ def test_any_bytes_are_no_records_in_all_lives(data: bytes, count: int, base: in
         words, seen = array("I", bytes(32)), array("q", bytes(8 * len(KeyWalk)))
         least = life["filter_kernel"].add_records(data, count, base, words, seen)
         answers.append((least, list(words), list(seen)))
-        assert least == life["kernel"].least_timestamp(data, 0, len(data), count, base)
     assert answers[1:] == answers[:-1]
 
 
@@ -112,7 +134,7 @@ def test_a_filter_has_each_key_of_its_log(log: bytes, pieces: int) -> None:
     for begin, end in pairwise(borders):
         piece = memoryview(log)[begin:end]
         batches = scan_batches(piece)
-        assert builder.add(piece, batches) == least_timestamp(batches, piece, 1 << 20)
+        assert builder.add(piece, batches) == KeysOfLog(0, 1 << 20).add(piece, batches)
     keys = [bytes(one.key) for one, control in judged_records(log) if one.key is not None and not control]
     assert builder.keyed_record_count == len(keys)
     section = builder.finish()

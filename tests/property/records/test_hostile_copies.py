@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from service.base.errors import CorruptionError
 from service.records.erasure import count_hits, filter_hash, hash_key
 from service.records.kernel_status import Status
-from service.records.scan import least_timestamp, scan_batches
-from service.remote.format.key_filter import KeyFilter, KeyFilterBuilder
+from service.records.scan import scan_batches
+from service.remote.format.key_filter import KeyFilter, KeyFilterBuilder, KeysOfLog
 from tests.property.records.test_erasure_parity import LIVES as ERASURES
 from tests.property.records.test_erasure_parity import run
 from tests.property.records.test_filter_parity import LIVES as FILTERS
@@ -70,7 +70,8 @@ def check_filter(log: bytes, random: Random) -> str:
     """Make the filter of a log; each key that a reader finds is in it."""
     found, batches = scan_batches(log), batches_of(log)
     builder = KeyFilterBuilder(len(log), random.choice((1, 1 << 20)), BOUND)
-    assert builder.add(memoryview(log), found) == least_timestamp(found, log, BOUND)
+    least = builder.add(memoryview(log), found)
+    assert least == KeysOfLog(0, BOUND).add(memoryview(log), found)
     section = builder.finish()
     keys, is_sound = keys_of(batches)
     if section:

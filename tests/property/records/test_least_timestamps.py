@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,8 +9,9 @@ from service.base.types import NO_TIMESTAMP
 from service.records.batch import CompressionType, iter_headers
 from service.records.builder import BatchBuilder
 from service.records.decode import iter_records
-from service.records.scan import least_timestamp, scan_batches
-from tests.property.records.test_kernel_parity import LIVES, logs, payloads, same
+from service.records.scan import scan_batches
+from service.remote.format.key_filter import KeysOfLog
+from tests.property.records.test_kernel_parity import logs
 
 INFLATED = 1 << 20
 times = st.one_of(
@@ -21,6 +20,10 @@ times = st.one_of(
     st.sampled_from([0, 1, 2**61, 2**62]),
     st.sampled_from([NO_TIMESTAMP, NO_TIMESTAMP, -2, -(2**61)]),
 )
+
+
+def least_of(log: bytes, position: int = 0) -> int:
+    return KeysOfLog(0, INFLATED).add(memoryview(log), scan_batches(log, position))
 
 
 @st.composite
@@ -48,34 +51,7 @@ def test_the_least_timestamp_is_that_of_the_records_or_unknown(log: bytes, befor
     found = [record.timestamp for record in iter_records(log)]
     expected = min(found) if min(found) >= 0 else NO_TIMESTAMP
     data = bytes(before) + log
-    assert least_timestamp(scan_batches(data, before), data, INFLATED) == expected
-
-
-@given(log=logs(), start=st.integers(-3, 400), end=st.integers(-3, 4000), room=st.integers(0, 8))
-@settings(max_examples=200, deadline=None)
-def test_any_span_is_answered_alike(log: bytes, start: int, end: int, room: int) -> None:
-    same("least_timestamps", log, start, end, array("q", bytes(8 * room)))
-    same("least_timestamps", log, 0, len(log), array("q", bytes(8 * room)))
-
-
-@given(
-    payload=payloads(), base=st.integers(-(2**63), 2**63 - 1), extra=st.sampled_from([0, 0, 0, 1, -1, 2**40])
-)
-@settings(max_examples=400, deadline=None)
-def test_records_are_walked_alike_whatever_they_are(
-    payload: tuple[bytes, int], base: int, extra: int
-) -> None:
-    data, count = payload
-    same("least_timestamp", data, 0, len(data), count + extra, base)
-
-
-@given(
-    data=st.binary(max_size=200), count=st.integers(-2, 2**40), span=st.tuples(*[st.integers(-5, 210)] * 2)
-)
-@settings(max_examples=300, deadline=None)
-def test_any_bytes_are_answered_alike(data: bytes, count: int, span: tuple[int, int]) -> None:
-    same("least_timestamp", data, *span, count, 0)
-    same("least_timestamps", data, *span, array("q", bytes(8 * 4)))
+    assert least_of(data, before) == expected
 
 
 @given(log=logs())
@@ -83,8 +59,4 @@ def test_any_bytes_are_answered_alike(data: bytes, count: int, span: tuple[int, 
 def test_the_least_timestamp_never_exceeds_the_maximum(log: bytes) -> None:
     scan = scan_batches(log)
     headers = list(iter_headers(log, 0, scan.end))
-    for life in LIVES:
-        out = array("q", bytes(8 * len(headers)))
-        assert life.least_timestamps(log, 0, scan.end, out) == len(headers)
-        assert all(one <= max(h.max_timestamp, -1) for one, h in zip(out, headers, strict=True))
-    assert least_timestamp(scan, log, INFLATED) <= max([-1, *(h.max_timestamp for h in headers)])
+    assert least_of(log) <= max([-1, *(h.max_timestamp for h in headers)])
