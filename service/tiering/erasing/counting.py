@@ -6,12 +6,14 @@ For `firn erase plan` and `verify`, which ask for one part after the other, so t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from service.base.types import TopicIdPartition
 from service.records.erasure import count_hits
 from service.records.scan import scan_pieces
 from service.remote.catalog import CatalogEntry
+from service.remote.format.keys import TailKey, parse_key
 from service.remote.reading.tails import find_tail
 from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.store import ObjectStore
@@ -30,7 +32,7 @@ _PIECE_BYTES: Final = 1 << 20
 
 
 class CountedPart(NamedTuple):
-    """Counts of a part, and from where to go on: an offset, or a number of a tail; `END` at the end."""
+    """Counts of a part, and from where to go on: an offset, or the number of a cut; `END` at the end."""
 
     counted: Counted
     next_offset: int
@@ -119,24 +121,36 @@ def count_in_log(
 
 
 def count_in_tails(
-    store: ObjectStore, tails: Sequence[str], number: int, order: OpenOrder, progress: CallProgress
+    store: ObjectStore, tails: Sequence[str], from_cut: int, order: OpenOrder, progress: CallProgress
 ) -> CountedPart:
-    """Count in the tails of these keys from the one with that number on."""
+    """Count in the tails of these keys, in order, from those of a cut's number on. That is where the next
+    part goes on: cuts may come and go between two parts."""
     found = Counted()
-    while number < len(tails):
-        if found.objects >= PART_OBJECTS or found.bytes_read >= PART_BYTES:
-            return CountedPart(found, number)
-        try:
-            tail = find_tail(store, tails[number])
-        except ObjectNotFound:  # its cuts went meanwhile
-            number += 1
+    last = from_cut
+    for key in tails:
+        cut = _cut_of(key)
+        if cut < from_cut:
             continue
-        hits = read = 0
-        for section in tail.footer.sections:
-            if section.first_offset < order.end(section.topic_id, section.partition):
-                hits += count_in_section(store, tails[number], section, order, progress)
-                read += section.length
-        size = tail.ref.size
-        found = found.plus(Counted(1, size, int(hits > 0), size if hits else 0, hits, 1, read))
-        number += 1
+        is_enough = found.objects >= PART_OBJECTS or found.bytes_read >= PART_BYTES
+        if is_enough and cut > last:
+            return CountedPart(found, cut)
+        last = cut
+        with suppress(ObjectNotFound):  # its cuts went meanwhile
+            found = found.plus(_in_tail(store, key, order, progress))
     return CountedPart(found, END)
+
+
+def _cut_of(key: str) -> int:
+    parsed = parse_key(key)
+    return parsed.cut if isinstance(parsed, TailKey) else 0
+
+
+def _in_tail(store: ObjectStore, key: str, order: OpenOrder, progress: CallProgress) -> Counted:
+    tail = find_tail(store, key)
+    hits = read = 0
+    for section in tail.footer.sections:
+        if section.first_offset < order.end(section.topic_id, section.partition):
+            hits += count_in_section(store, key, section, order, progress)
+            read += section.length
+    size = tail.ref.size
+    return Counted(1, size, int(hits > 0), size if hits else 0, hits, 1, read)
