@@ -1,16 +1,17 @@
 """Worth and price of merges: `python -m bench.merging`, by default 10,000 objects of 100 KB
 
 One node over a bucket behind an S3 gateway. A topic is copied in small segments; then merges are switched on.
-Printed: objects before and after, requests and seconds of a count by Spark before and after (medians of
-`--rounds`), seconds and bytes of the merge, and the times of a producer and consumer at a steady pace without
-and with it. Without Spark (`make spark`) the count is left out, and said so.
+Printed: objects before and after, GETs and seconds of a count by Spark before and after (medians of
+`--rounds`), seconds and bytes of the merge, and the times of a producer with acks=all at a steady pace
+without and with it. Without Spark (`make spark`) the count is left out, and said so.
 
-Small: `python -m bench.merging --objects 200 --rounds 1 --quiet-s 5`.
+Small: `python -m bench.merging --objects 200 --rounds 1 --quiet-s 5 --grace-s 20`.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import sys
@@ -20,11 +21,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
@@ -38,8 +40,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from bench.end_to_end import EndToEnd
-from bench.replica_load import Felt
+from bench.replica_load import Felt, felt_of
 from tests.support.processes import Node, free_port, wait_until
 from tests.support.stores import CREDENTIALS, Store, new_bucket, versitygw_binary, versitygw_server
 
@@ -97,22 +98,28 @@ def run(args: argparse.Namespace, node: Node, store: Store, endpoint: str, spark
     topics = [NewTopic(TOPIC, 1, 1, config=tiered), NewTopic(PACED, 1, 1)]
     for future in admin.create_topics(topics).values():
         future.result(30)
+    began = time.monotonic()
     _fill(node.bootstrap, args.objects)
     wait_until("the segments to be copied", lambda: _segments(store) >= args.objects, PATIENCE_S)
     before = _segments(store)
+    print(f"{before} objects in the bucket after {time.monotonic() - began:.0f} s", flush=True)
+    if spark is not None:  # the first query of a session starts Python's workers
+        ending = json.dumps({TOPIC: {"0": 100}})
+        reader = spark.read.format("firn").options(url=store.url, subscribe=TOPIC, endpoint=endpoint)
+        reader.option("endingOffsets", ending).load().count()
     counted = _counted(spark, store, endpoint, args.rounds)
-    with EndToEnd(node.bootstrap, PACED, 1, PACE) as paced:
+    with PacedProducer(node.bootstrap, PACED, PACE) as paced:
         time.sleep(2)
         alone = paced.felt(args.quiet_s)
         began = time.monotonic()
         _enable_merges(admin)
-        beside: list[Felt] = []
         progress = _Progress(node)
         while not progress.is_over():
             if time.monotonic() - began > PATIENCE_S:
                 print("the merge has not ended", file=sys.stderr)
                 return 1
-            beside.append(paced.felt(2.0))
+            time.sleep(0.5)
+        beside = paced.between(began, progress.last)
         merge_s = progress.last - began
     named = (
         before
@@ -128,12 +135,63 @@ def run(args: argparse.Namespace, node: Node, store: Store, endpoint: str, spark
         if one is None:
             print(f"count by Spark {what}: left out, as pyspark is not here (make spark)")
         else:
-            print(f"count by Spark {what}: {one[0]} requests, {one[1]:.2f} s, {one[2]} records")
-    p99 = statistics.median(one.p99 for one in beside)
+            print(f"count by Spark {what}: {one[0]} GETs, {one[1]:.2f} s, {one[2]} records")
     print(
-        f"p99 from producer to consumer: {alone.p99 * 1000:.1f} ms alone, {p99 * 1000:.1f} ms beside a merge"
+        f"produce p99: {alone.p99 * 1000:.1f} ms alone, {beside.p99 * 1000:.1f} ms beside the merge, "
+        f"{beside.p99 / alone.p99:.2f} x (of {alone.requests} and {beside.requests} records; p50 "
+        f"{alone.p50 * 1000:.1f} and {beside.p50 * 1000:.1f} ms)"
     )
-    return 0
+    return 0 if counted is None or again is None or counted[2] == again[2] else 1
+
+
+class PacedProducer:
+    """Producer with acks=all at a steady pace, on a thread. An open loop: a record's time counts from when it
+    was due until it was acknowledged."""
+
+    def __init__(self, bootstrap: str, topic: str, rate: int) -> None:
+        self._producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0})
+        self._topic, self._every_s = topic, 1 / rate
+        self._over = threading.Event()
+        self._sent = 0
+        self._found: list[tuple[float, float]] = []
+        self._failed: list[object] = []
+        self._thread = threading.Thread(target=self._send)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _send(self) -> None:
+        value, due = bytes(VALUE_BYTES), time.monotonic()
+        while not self._over.is_set():
+            while time.monotonic() >= due:
+                self._producer.produce(self._topic, value, on_delivery=partial(self._delivered, due))
+                self._sent += 1
+                due += self._every_s
+            self._producer.poll(min(max(due - time.monotonic(), 0), 0.001))
+        self._producer.flush(30)
+
+    def _delivered(self, due: float, error: object, _: object) -> None:
+        self._found.append((due, time.monotonic() - due))
+        if error is not None:
+            self._failed.append(error)
+
+    def felt(self, seconds: float) -> Felt:
+        """Return the times of the records that are due in the next `seconds`."""
+        began = time.monotonic()
+        time.sleep(seconds)
+        return self.between(began, began + seconds)
+
+    def between(self, began: float, ended: float) -> Felt:
+        """Return the times of the records that were due between two moments."""
+        sent = self._sent
+        wait_until("all acknowledgements", lambda: len(self._found) >= sent, 60)
+        assert not self._failed, self._failed[:3]
+        return felt_of(took for due, took in list(self._found) if began <= due < ended)
 
 
 def _fill(bootstrap: str, objects: int) -> None:
@@ -191,7 +249,7 @@ class _Progress:
 
 
 def _counted(spark: Any, store: Store, endpoint: str, rounds: int) -> tuple[int, float, int] | None:
-    """Return requests, seconds and records of a count by Spark, medians; None without Spark."""
+    """Return GETs, seconds and records of a count by Spark, medians; None without Spark."""
     if spark is None:
         return None
     requests, times, records = [], [], 0
@@ -201,7 +259,7 @@ def _counted(spark: Any, store: Store, endpoint: str, rounds: int) -> tuple[int,
             began = time.monotonic()
             records = reader.load().count()
             times.append(time.monotonic() - began)
-            requests.append(methods["GET"] + methods["HEAD"])
+            requests.append(methods["GET"])
     return round(statistics.median(requests)), statistics.median(times), records
 
 
