@@ -46,6 +46,7 @@ T = TypeVar("T")
 
 REWRITE_NICE: Final = 10
 """Priority of the threads: that of the log cleaner."""
+_LOOK_S: Final = 0.1
 PUBLISH_S: Final = 600
 """Longest wait for the publication of a run; then its intent is given up."""
 
@@ -229,11 +230,21 @@ class Rewriter:
             )  # fmt: skip
             return maker.make(identity, intent.rewrite_id, context.stamps())
 
-        following = asyncio.create_task(pace.follow(), name=f"rewrite-pace-{tip}")
+        beside = [
+            asyncio.create_task(one, name=f"rewrite-{tip}") for one in (pace.follow(), self._watch(work))
+        ]
         try:
             return await self._pool.watch(make)
         finally:
-            following.cancel()
+            for task in beside:
+                task.cancel()
+
+    async def _watch(self, work: _Work) -> None:
+        """Depose the work once this node does not have the partition any more: what was uploaded after its
+        topic is forgotten would stay for ever."""
+        while self._find(work.tip.topic_id, work.tip.partition) is work.led:
+            await asyncio.sleep(_LOOK_S)
+        work.term.is_deposed = True
 
     def _local(self, led: TieredPartition, run: ChainRun) -> tuple[SegmentRun, ...]:
         """Return the local segments that may have the run's bytes; none where the log is offline."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +15,7 @@ from service.base.types import Buffer
 from service.remote.format.keys import ManifestKey, head_key, manifest_key
 from service.remote.format.manifest_codec import encode_head
 from service.remote.stores.errors import AccountRefused
+from service.tiering.ports import TieredPartition
 from service.tiering.rewriting import merging
 from service.tiering.rewriting.silent_intents import SILENT_MS
 from service.tiering.tasks import Task
@@ -155,6 +157,39 @@ def test_a_store_that_refuses_everything_is_asked_once_for_each_partition(tmp_pa
     world.merge()
     assert 1 in world.generations(world.replicas[0])
     assert world.manager.metrics.unmerged == {}
+
+
+def test_an_upload_ends_when_its_topic_is_deleted(tmp_path: Path) -> None:
+    """It may take longer than the grace, by its quota: what arrived then nobody would ever delete."""
+    world = filled(MergingWorld(tmp_path))
+    put_stream, begun, is_gone = world.store.put_stream, threading.Event(), threading.Event()
+
+    def slow(key: str, parts: Iterable[Buffer], size: int) -> None:
+        begun.set()
+        assert is_gone.wait(10)
+        put_stream(key, parts, size)
+
+    def find(topic_id: UUID, partition: int) -> TieredPartition | None:
+        found = world._find(topic_id, partition)
+        if found is None:
+            asyncio.get_running_loop().call_soon(is_gone.set)
+        return found
+
+    world.store.put_stream = slow  # type: ignore[method-assign]
+    rewriting = world.manager.rewriting
+    rewriting.rewriter._find = find
+
+    async def story() -> None:
+        merging = asyncio.ensure_future(rewriting.merger.run_once())
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        world.delete_topic("events")
+        await merging
+
+    before = world.stored_keys()
+    world.do(story())
+    assert world.stored_keys() <= before
+    assert rewriting.rewriter.running(UUID(int=7), 0) is None
 
 
 def test_a_partition_with_many_runs_lets_the_others_have_their_turn(
