@@ -66,7 +66,7 @@ def test_records_beyond_an_archive_that_has_not_erased_yet_survive_a_recovery(
     node = start(**settings)
     with node.client() as client:
         talk = Talk(client)
-        topic_id = talk.create("t", **TIERED).topic_id
+        topic_id = talk.create("t", 1, **TIERED).topic_id
         for number in range(40):
             produce(talk, topic_id, GONE if number % 2 else b"k", b"%d" % number + b"." * 300)
         wait_until("an archive", lambda: list_offset(talk, -5).offset >= 20)
