@@ -52,7 +52,7 @@ from service.remote.reading.resources import (
     SectionResource,
     SegmentResource,
 )
-from service.remote.reading.time_search import search_log
+from service.remote.reading.time_search import newest_record, search_log
 from service.remote.stores.errors import naming
 from service.remote.stores.store import ObjectStore
 
@@ -245,7 +245,9 @@ class RemoteReader:
         def compute(resources: Resources) -> TimestampedOffset | None:
             manifest = self._manifest(resources, tip, manifest_key)
             newest = manifest.max_timestamp(resources.load(manifest))
-            return self._try_search(resources, manifest, newest, 0) if newest >= 0 else None
+            return newest_record(
+                lambda timestamp: self._try_search(resources, manifest, timestamp, 0), newest
+            )
 
         return self._computations.start_on_pool(compute)
 

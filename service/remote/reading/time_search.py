@@ -49,6 +49,27 @@ def search_log(
     return None
 
 
+def newest_record(search: Callable[[int], TimestampedOffset | None], high: int) -> TimestampedOffset | None:
+    """Return the first record with the greatest timestamp, which is `high` at most.
+
+    `search` returns the first record at or after a timestamp. An erasure may have taken the record with
+    `high` out of its batch, which keeps the timestamp; then the range of timestamps is halved until one is
+    found.
+    """
+    found = search(high) if high >= 0 else None
+    if found is not None:
+        return found
+    low, high = 0, high - 1
+    while low <= high:
+        middle = (low + high + 1) // 2
+        one = search(middle)
+        if one is None:
+            high = middle - 1
+        else:
+            found, low = one, one.timestamp + 1
+    return found
+
+
 def search_block(chunk: Chunk, block: LogBlock, timestamp: int, from_offset: int) -> TimestampedOffset | None:
     """Return the first record of `block`, at or after `from_offset`, with a timestamp not below `timestamp`.
 

@@ -110,6 +110,24 @@ class _Search(NamedTuple):
     partition: Partition
 
 
+class _NewestSearches:
+    """Searches for the local record with the greatest timestamp; `timestamp`: the one that its segment has by
+    its index, though an erasure may have taken the record."""
+
+    def __init__(self, searches: Iterator[SegmentSearch | None]) -> None:
+        self.timestamp = NO_TIMESTAMP
+        self._searches = searches
+
+    def __iter__(self) -> Iterator[SegmentSearch | None]:
+        return self
+
+    def __next__(self) -> SegmentSearch | None:
+        search = next(self._searches)
+        if search is not None:
+            self.timestamp = max(self.timestamp, search.timestamp)
+        return search
+
+
 class _Offsets:
     """One request, until its response is sent."""
 
@@ -273,24 +291,28 @@ class _Offsets:
         """Return the first record at or after `timestamp` in offset order, or that with the greatest one."""
         log = partition.unified
         if timestamp == MAX_TIMESTAMP:
-            local = await self._search_segments(partition, log.looks_for_newest())
+            claimed = _NewestSearches(log.looks_for_newest())
+            local = await self._search_segments(partition, claimed)
             remote = await self._remote(log.remote_max_timestamp()) or NOT_FOUND
             newest = local if local.timestamp > remote.timestamp else remote
             is_gone = newest.offset < log.start_offset and newest.offset != NO_OFFSET
-            return await self._newest_since_start(partition, newest) if is_gone else newest
+            is_erased = local is NOT_FOUND and claimed.timestamp > newest.timestamp
+            if not is_gone and not is_erased:
+                return newest
+            return await self._newest_up_to(partition, max(newest.timestamp, claimed.timestamp))
         found = await self._remote(log.search_remote(timestamp)) or NOT_FOUND
         # Records that retention has dropped since the manifest was written are not in the log any more.
         if log.start_offset <= found.offset < log.local_start_offset:
             return found
         return await self._search_segments(partition, log.looks_by_time(timestamp))
 
-    async def _newest_since_start(self, partition: Partition, gone: TimestampedOffset) -> TimestampedOffset:
-        """Return the first record with the greatest timestamp in the log. `gone` has a greater one, but is
-        below the log start offset, in the same segment. This halves the range of timestamps, since searches
-        by time skip records below the start.
+    async def _newest_up_to(self, partition: Partition, high: int) -> TimestampedOffset:
+        """Return the first record with the greatest timestamp in the log, where that with `high`, which its
+        segment has by its index, is below the log's start, or an erasure has taken it from its batch. This
+        halves the range of timestamps: searches by time skip such records.
         """
         newest = NOT_FOUND
-        low, high = 0, gone.timestamp
+        low = 0
         while low <= high:
             middle = (low + high + 1) // 2
             found = await self._find(partition, middle)

@@ -25,7 +25,7 @@ from service.replicas.archive_fit import fit_to_archive
 from tests.support.world import make_world
 from tests.unit.hot.erasures import keys_of
 from tests.unit.hot.logs import headers_from
-from tests.unit.remote.archive import START_MS, TIP, Archive, plan_segment
+from tests.unit.remote.archive import START_MS, TIP, Archive
 
 T = TypeVar("T")
 
@@ -113,25 +113,16 @@ def orders(chance: random.Random, batches: Sequence[bytes]) -> list[bytes]:
 def archived(chance: random.Random, batches: Sequence[bytes]) -> Archive:
     """An archive of these batches in objects of any size, a part of which may have expired."""
     block_bytes = chance.choice((200, 1000, 1 << 20))
-    made = Archive(MemoryStore(SystemThreads()), seed=chance.randrange(1 << 20), block_bytes=block_bytes)
+    made = Archive(
+        MemoryStore(SystemThreads()),
+        seed=chance.randrange(1 << 20),
+        block_bytes=block_bytes,
+        producer_snapshot=b"",
+    )
     at = 0
     while at < len(batches):
         some = batches[at : at + chance.choice((1, 3, 10, len(batches)))]
-        first, last = read_header(some[0]), read_header(some[-1])
-        epochs: list[tuple[int, int]] = []
-        for header in map(read_header, some):
-            if not epochs or epochs[-1][0] < header.partition_leader_epoch:
-                epochs.append((header.partition_leader_epoch, header.base_offset))
-        planned = plan_segment(
-            b"".join(some),
-            base_offset=first.base_offset,
-            last_offset=last.last_offset,
-            epochs=tuple(epochs),
-            uuid=made.new_uuid(),
-            block_bytes=block_bytes,
-            producer_snapshot=b"",
-        )
-        made._name(planned, epochs[-1][0])
+        made.add_log(b"".join(some))
         at += len(some)
     if chance.random() < 0.2:
         made.drop_before(read_header(batches[chance.randrange(len(batches))]).base_offset)

@@ -117,22 +117,32 @@ class Archive:
         self, batches: int, *, count: int = 5, value_bytes: int = 100, epoch: int = 0
     ) -> SegmentEntry:
         """Write one more segment of equal batches and the manifest that names it."""
-        base, log = self.next_offset, bytearray()
+        log = bytearray()
         for _ in range(batches):
             log += batch_of(self.next_offset, count, value_bytes, epoch, self.timestamp)
             self.next_offset += count
             self.timestamp += 1000
+        return self.add_log(bytes(log))
+
+    def add_log(self, log: bytes) -> SegmentEntry:
+        """Write one more segment of these batches and the manifest that names it."""
+        headers = list(iter_headers(log))
+        epochs: list[tuple[int, int]] = []
+        for one in headers:
+            if not epochs or epochs[-1][0] < one.partition_leader_epoch:
+                epochs.append((one.partition_leader_epoch, one.base_offset))
         planned = plan_segment(
-            bytes(log),
-            base_offset=base,
-            last_offset=self.next_offset - 1,
-            epochs=((epoch, base),),
+            log,
+            base_offset=headers[0].base_offset,
+            last_offset=headers[-1].last_offset,
+            epochs=tuple(epochs),
             uuid=self.new_uuid(),
             block_bytes=self.block_bytes,
             producer_snapshot=self.producer_snapshot,
         )
         self.log += log
-        return self._name(planned, epoch)
+        self.next_offset = headers[-1].next_offset
+        return self._name(planned, epochs[-1][0])
 
     def add_transactions(
         self,

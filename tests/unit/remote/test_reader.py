@@ -15,7 +15,8 @@ from kio.schema.errors import ErrorCode
 from service.base.clock import ManualClock
 from service.base.errors import CorruptionError, RequestError
 from service.base.threads import SystemThreads
-from service.records.batch import iter_headers
+from service.records.batch import iter_headers, read_header
+from service.records.compaction import empty_batch
 from service.remote.format.manifest import ManifestLimits
 from service.remote.format.segment_object import OpenSegment
 from service.remote.reading.object_reader import open_footer_of
@@ -24,7 +25,7 @@ from service.remote.reading.resources import ChunkResource, Guessed, GuessResour
 from service.remote.stores.errors import ObjectNotFound, ReaderClosed, StoreUnavailable
 from service.remote.stores.memory_store import MemoryStore
 from tests.support.world import make_world
-from tests.unit.remote.archive import START_MS, TIP, Archive
+from tests.unit.remote.archive import START_MS, TIP, Archive, batch_of
 from tests.unit.remote.slow_store import SlowStore
 
 CHUNK = 16 << 10
@@ -486,6 +487,20 @@ def test_searching_by_time_finds_the_first_record_not_older(world: World) -> Non
     later = world.reader.offset_for_timestamp(TIP, key, START_MS, from_offset=133).result(20)
     assert later == expected[133]
     assert world.reader.max_timestamp_offset(TIP, key).result(20) == expected[-1]
+
+
+@pytest.mark.parametrize(("gone", "offset"), [({3}, 1), ({1, 3}, 5), ({3, 5}, 1), (set(range(6)), None)])
+def test_the_newest_record_is_found_though_an_erasure_has_taken_a_newer_one(
+    world: World, gone: set[int], offset: int | None
+) -> None:
+    """What is left of a batch keeps the greatest timestamp that it had."""
+    log = bytearray()
+    for at, ms in enumerate([30, 70, 40, 90, 20, 50]):
+        one = batch_of(at, 1, 10, 0, START_MS + ms)
+        log += empty_batch(read_header(one)) if at in gone else one
+    world.archive.add_log(bytes(log))
+    found = world.reader.max_timestamp_offset(TIP, world.archive.manifest_key).result(20)
+    assert (None if found is None else found.offset) == offset
 
 
 def test_searching_by_time_ignores_what_was_dropped(world: World) -> None:

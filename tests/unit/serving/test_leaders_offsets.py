@@ -7,15 +7,20 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import pytest
 from kio.schema.errors import ErrorCode
 
 from service.config.settings import LogConfig
+from service.records.batch import read_header
+from service.records.builder import BatchBuilder
+from service.records.validation import ValidatedBatch
 from service.wire.api import ApiKey, request_module
 from tests.support.followers import EPOCH, SPREAD, Followed, produced
 from tests.support.one_of_three import OTHER, OneOfThree, moved, one_of_three
 from tests.support.world import START_MS
+from tests.unit.hot.erasures import erase, order_of
 
 NONE, NOT_LEADER = ErrorCode.none, ErrorCode.not_leader_or_follower
 NOT_AVAILABLE = ErrorCode.offset_not_available
@@ -61,6 +66,28 @@ def test_consumers_are_told_of_what_is_committed_and_replicas_of_all(tmp_path: P
         assert await listed(node, EARLIEST) == (NONE, 0)
         assert await listed(node, START_MS) == (NONE, 0)
         assert await listed(node, MAX_TIMESTAMP) == (NONE, 0)
+
+    run(tmp_path, scenario)
+
+
+def test_the_newest_record_is_found_though_an_erasure_has_taken_a_newer_one(tmp_path: Path) -> None:
+    """What is left of a batch keeps the greatest timestamp that it had."""
+
+    async def scenario(node: OneOfThree) -> None:
+        log = Followed(node).partition.log
+        times = [30, 70, 40, 90, 50, 20]
+        for at, time in enumerate(times):
+            builder = BatchBuilder()
+            builder.add(START_MS + time, b"gone" if at in (1, 3) else b"kept", b"v")
+            data = memoryview(builder.build())
+            log.append(ValidatedBatch(data, read_header(data), START_MS + time, 0, 1), EPOCH, START_MS)
+        assert await listed(node, MAX_TIMESTAMP, DEBUGGING) == (NONE, 3)
+        await asyncio.to_thread(erase, log, order_of(b"gone", end=6))
+        assert await listed(node, MAX_TIMESTAMP, DEBUGGING) == (NONE, 4)
+        assert await listed(node, START_MS + 50, DEBUGGING) == (NONE, 4)
+        assert await listed(node, START_MS + 51, DEBUGGING) == (NONE, -1)
+        await asyncio.to_thread(erase, log, order_of(b"kept", end=6, order_id=UUID(int=40)))
+        assert await listed(node, MAX_TIMESTAMP, DEBUGGING) == (NONE, -1)
 
     run(tmp_path, scenario)
 

@@ -196,7 +196,7 @@ def test_segments_of_old_records_wait_for_a_day_behind_their_upload() -> None:
     assert find_run(entries[5:], LIMITS, NOW_MS, uploaded_at) == FoundRun((), NOW_MS + 60_000)
 
 
-def test_what_was_merged_is_old_enough_with_its_neighbours() -> None:
+def test_a_merged_object_is_old_enough_with_its_neighbours() -> None:
     entries = [entry(0, 300)._replace(generation=1), *(entry(number) for number in range(1, 8))]
     assert find(entries) == [0, 1, 2, 3, 4, 5, 6, 7]
     young = [one if one.generation else one._replace(max_timestamp=NOW_MS) for one in entries]
