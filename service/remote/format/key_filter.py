@@ -137,6 +137,14 @@ class KeysOfLog:
         return _swapped(self._words).tobytes()
 
 
+class LeastTimestamps(KeysOfLog):
+    """Least timestamps alone: a batch whose header tells its own is not inflated."""
+
+    def __init__(self, max_inflated_bytes: int) -> None:
+        super().__init__(0, max_inflated_bytes)
+        self._seen[KeyWalk.BROKEN] = 1  # as if keys were missing already
+
+
 class KeyFilterBuilder(KeysOfLog):
     """Builder of one object's filter.
 

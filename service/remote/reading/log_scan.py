@@ -18,7 +18,7 @@ from service.records.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG
 from service.records.decode import iter_records
 from service.records.scan import BatchScan, ReadPiece, scan_pieces
 from service.remote.format.block_table import BatchFacts, BlockTableBuilder, LogBlock
-from service.remote.format.key_filter import KeyFilterBuilder, KeysOfLog
+from service.remote.format.key_filter import KeyFilterBuilder, KeysOfLog, LeastTimestamps
 
 MAX_INFLATED_BYTES: Final = 64 << 20
 """A batch that inflates beyond this is verified all the same; only its least timestamp and its keys are not
@@ -120,7 +120,7 @@ class LogScanner:
         self._last_offset = last_offset
         self._name = name
         if keys is None and with_least_timestamps:
-            keys = KeysOfLog(0, MAX_INFLATED_BYTES)
+            keys = LeastTimestamps(MAX_INFLATED_BYTES)
         self._keys = keys
 
     def add(self, batches: BatchScan, piece: memoryview) -> None:

@@ -14,7 +14,7 @@ from service.records import filter_kernel
 from service.records.batch import CompressionType
 from service.records.kernel_status import KeyWalk
 from service.records.scan import scan_batches
-from service.remote.format.key_filter import KeyFilter, KeyFilterBuilder, KeysOfLog
+from service.remote.format.key_filter import KeyFilter, KeyFilterBuilder, LeastTimestamps
 from tests.property.records.test_erasure_parity import judged_records, logs
 from tests.property.records.test_kernel_parity import payloads
 from tests.support.kernels import interpreted
@@ -134,7 +134,7 @@ def test_a_filter_has_each_key_of_its_log(log: bytes, pieces: int) -> None:
     for begin, end in pairwise(borders):
         piece = memoryview(log)[begin:end]
         batches = scan_batches(piece)
-        assert builder.add(piece, batches) == KeysOfLog(0, 1 << 20).add(piece, batches)
+        assert builder.add(piece, batches) == LeastTimestamps(1 << 20).add(piece, batches)
     keys = [bytes(one.key) for one, control in judged_records(log) if one.key is not None and not control]
     assert builder.keyed_record_count == len(keys)
     section = builder.finish()

@@ -14,7 +14,7 @@ from service.base.errors import CorruptionError
 from service.records.erasure import count_hits, filter_hash, hash_key
 from service.records.kernel_status import Status
 from service.records.scan import scan_batches
-from service.remote.format.key_filter import KeyFilter, KeyFilterBuilder, KeysOfLog
+from service.remote.format.key_filter import KeyFilter, KeyFilterBuilder, LeastTimestamps
 from tests.property.records.test_erasure_parity import LIVES as ERASURES
 from tests.property.records.test_erasure_parity import run
 from tests.property.records.test_filter_parity import LIVES as FILTERS
@@ -71,7 +71,7 @@ def check_filter(log: bytes, random: Random) -> str:
     found, batches = scan_batches(log), batches_of(log)
     builder = KeyFilterBuilder(len(log), random.choice((1, 1 << 20)), BOUND)
     least = builder.add(memoryview(log), found)
-    assert least == KeysOfLog(0, BOUND).add(memoryview(log), found)
+    assert least == LeastTimestamps(BOUND).add(memoryview(log), found)
     section = builder.finish()
     keys, is_sound = keys_of(batches)
     if section:

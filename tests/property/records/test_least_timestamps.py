@@ -10,7 +10,7 @@ from service.records.batch import CompressionType, iter_headers
 from service.records.builder import BatchBuilder
 from service.records.decode import iter_records
 from service.records.scan import scan_batches
-from service.remote.format.key_filter import KeysOfLog
+from service.remote.format.key_filter import LeastTimestamps
 from tests.property.records.test_kernel_parity import logs
 
 INFLATED = 1 << 20
@@ -23,7 +23,7 @@ times = st.one_of(
 
 
 def least_of(log: bytes, position: int = 0) -> int:
-    return KeysOfLog(0, INFLATED).add(memoryview(log), scan_batches(log, position))
+    return LeastTimestamps(INFLATED).add(memoryview(log), scan_batches(log, position))
 
 
 @st.composite

@@ -13,7 +13,7 @@ from service.records.compaction import filling_batch, sealed_batch
 from service.records.erasure import filter_hash
 from service.records.filter_kernel import insert
 from service.records.scan import scan_batches
-from service.remote.format.key_filter import KeyFilter, KeyFilterBuilder, KeysOfLog
+from service.remote.format.key_filter import KeyFilter, KeyFilterBuilder, LeastTimestamps
 from tests.support.compaction import START_MS, Pair, make_batch, make_marker
 
 BOUND = 64 << 20
@@ -32,7 +32,7 @@ def built(log: bytes, log_bytes: int | None = None, bound: int = BOUND) -> KeyFi
     found = scan_batches(log)
     most = (len(log), found.last_offsets[-1] + 1) if log_bytes is None else (log_bytes, log_bytes)
     builder = KeyFilterBuilder(*most, bound)
-    assert builder.add(memoryview(log), found) == KeysOfLog(0, bound).add(memoryview(log), found)
+    assert builder.add(memoryview(log), found) == LeastTimestamps(bound).add(memoryview(log), found)
     return builder
 
 
