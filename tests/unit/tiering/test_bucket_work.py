@@ -25,6 +25,8 @@ from service.remote.catalog import IN_BUCKET, Erasure, RewriteIntent, RewriteKin
 from service.remote.format.cut_codec import Place
 from service.remote.format.erase_codec import ErasedTopic, ErasureOrder, encode_erasure
 from service.remote.format.manifest import ManifestLimits
+from service.remote.format.segment_object import KEY_FILTER
+from service.remote.reading.object_reader import open_footer_of
 from service.tiering.copier import CallProgress
 from service.tiering.erasing.archive_progress import ArchiveWork, OrderWork
 from service.tiering.erasing.bucket_work import BucketWork
@@ -307,6 +309,20 @@ def test_an_object_is_read_up_to_its_first_hit_or_counted(world: World) -> None:
     ]  # fmt: skip
     early = look_at_object(world.bucket, entries[3], order, 7, CallProgress())
     assert early.hits == 1, "the record at offset 7 is not below the order's end"
+
+
+def test_an_object_with_a_damaged_filter_is_read(world: World) -> None:
+    """Whichever bit of the filter is wrong: the records say whether they are to go."""
+    entries, order = world.live(world.replicas[0]), opened(order_of(GONE))
+    for entry, hits in ((entries[0], 0), (entries[2], 1)):
+        section = open_footer_of(world.bucket, entry).sections[KEY_FILTER]
+        data = bytearray(world.bucket.get(entry.key, max_size=1 << 20))
+        for position in range(section.position, section.end):
+            damaged = bytearray(data)
+            damaged[position] ^= 1 << position % 8
+            world.bucket.put(entry.key, bytes(damaged))
+            look = look_at_object(world.bucket, entry, order, 1000, CallProgress())
+            assert (look.hits, look.is_read) == (hits, True)
 
 
 def test_parts_of_a_count_add_up(world: World) -> None:
