@@ -153,8 +153,15 @@ class DiskCache:
             return 0
 
     def drop(self, is_gone: Callable[[Hashable], bool]) -> int:
-        """Delete the chunks with a block whose key `is_gone`; return how many files were deleted. Blocks that
-        are being downloaded may be saved behind it."""
+        """Delete the chunks with a block whose key `is_gone`, and all that an earlier process has left.
+
+        Returns how many of its own files were deleted. Blocks that are being downloaded may be saved behind
+        it.
+        """
+        try:
+            self._is_open()
+        except DiskError as e:
+            self._switch_off(e)
         with self._lock:
             gone = [one for one in self._files.values() if any(map(is_gone, one.keys))]
         self._forget(gone)

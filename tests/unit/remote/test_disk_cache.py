@@ -284,3 +284,17 @@ def test_dropped_chunks_are_deleted_and_others_stay(world: WithDisk) -> None:
     assert world.caches[-1].size == sum(path.stat().st_size for path in world.chunks()) < size
     assert not world.caches[-1].has((first, 0))
     assert world.read_all() == world.archive.log
+
+
+def test_a_drop_deletes_what_an_earlier_process_has_left(world: WithDisk) -> None:
+    """An erasure may be over before this process reads from the bucket at all."""
+    world.read_all()
+    left = world.chunks()
+    assert left
+    world.caches[-1].close()
+    world.restart()
+    assert world.chunks() == left, "nothing is touched before the first use"
+    world.caches[-1].drop(lambda block: False)
+    assert world.chunks() == []
+    assert world.read_all() == world.archive.log
+    assert world.chunks()
