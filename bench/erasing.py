@@ -3,10 +3,10 @@
 Three nodes with three replicas over a bucket behind an S3 gateway; every key has as many records, all over
 the topic. Printed: seconds until the order is done and gone, bytes that nodes read from the bucket and wrote
 to it meanwhile, beside those of the topic, and before that the same for copying a part of the topic to a new
-one without the keys, which is the only way elsewhere. At the end every object and every local file is searched for the
-keys' bytes, and a consumer and Spark compare all other records with what was sent, at their offsets. Exit
-code 1 where something has a key, or lacks a record. Without Spark (`make spark`) its part is left out, and
-said so.
+one without the keys, which is the only way elsewhere. At the end every object and every local file is
+searched for the keys' bytes, and a consumer and Spark compare all other records with what was sent, at their
+offsets. Exit code 1 where something has a key, or lacks a record. Without Spark (`make spark`) its part is
+left out, and said so.
 
 Small: `python -m bench.erasing --mb 50 --keys 1000 --erase 2 --segment-mb 1 --copy-mb 10 --grace-s 5`.
 """
