@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from functools import partial
 from typing import TYPE_CHECKING
 
 from service.cli.address import add_bootstrap_option
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from service.tiering.rewriting.rules import ChainRun
 
 _MIB = 1 << 20
+_RETENTION = ("retention.ms", "retention.bytes")
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -76,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         cluster_id, topics = _same_cluster(store, cluster), cluster.topics()
     worker = OutsideWorker(store, cluster_id, world, lambda: Stamp(world.clock.now_ms(), writer))
     chosen = [one for one in topics if one.topic_id is not None and pattern.fullmatch(one.name) is not None]
-    return _merge(args, connect, worker, chosen, limits)
+    return _merge(args, connect, worker, chosen, partial(_within, connect, limits))
 
 
 def _checked(args: argparse.Namespace) -> tuple[re.Pattern[str], MergeLimits]:
@@ -117,16 +119,23 @@ def _merge(
     connect: Callable[[], Cluster],
     worker: OutsideWorker,
     topics: Sequence[TopicInfo],
-    limits: MergeLimits,
+    limits_of: Callable[[str], MergeLimits],
 ) -> int:
-    """Plan, and merge with --execute; return the exit code: 1 where a run was not merged, or a partition not
-    planned."""
+    """Plan, and merge with --execute; return the exit code: 1 where a run was not merged, or a partition or
+    topic not planned."""
+    from service.base.errors import RequestError
     from service.base.types import TopicIdPartition
 
     report = Report("runs", "failed", as_json=args.json)
     objects = saved = merged = 0
     is_left = False
     for topic in topics:
+        try:
+            limits = limits_of(topic.name)
+        except RequestError as e:
+            report.add("failed", f"{topic.name}: not planned: {e}", topic=topic.name, why=str(e))
+            is_left = True
+            continue
         for one in topic.partitions:
             tip = TopicIdPartition(topic.topic_id, topic.name, one.partition)
             plan = _planned(worker, tip, limits, report)
@@ -153,6 +162,14 @@ def _merge(
     )
     report.end(objects=objects, fewer=saved, executed=args.execute, merged=merged)
     return 1 if is_left else 0
+
+
+def _within(connect: Callable[[], Cluster], limits: MergeLimits, topic: str) -> MergeLimits:
+    """Return the limits for a topic with its retention."""
+    with connect() as cluster:
+        found = cluster.topic_configs([topic], _RETENTION)[topic]
+    retention_ms, retention_bytes = (int(found[key] or 0) for key in _RETENTION)
+    return limits.within(retention_ms, retention_bytes)
 
 
 def _planned(
