@@ -83,7 +83,7 @@ class CuttingWorld(ClusterWorld):
     def _drawn_settings(self, random: Random) -> dict[str, str]:
         return {
             **super()._drawn_settings(random),
-            "firn.cut.interval.ms": random.choice(("1000", "1000", "3000")),
+            "firn.cut.interval.ms": random.choice((*["1000"] * 5, "3000")),
             "firn.tail.wait.ms": random.choice(("0", "4000")),
             "offsets.topic.replication.factor": "3",
             # A record of the metadata twice a second is half of what a cluster at rest does.

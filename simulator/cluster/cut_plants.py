@@ -52,7 +52,7 @@ def metadata_of_one_broker_alone() -> None:
     """Take the metadata that the first broker has told, whatever the others have shown."""
 
     def make(begun: Any) -> Any:
-        return lambda self, broker, end, now_ms: begun(self, broker, end if broker == 1 else 0, now_ms)
+        return lambda self, broker, end, *rest: begun(self, broker, end if broker == 1 else 0, *rest)
 
     _swap(CutAttempt, "begun", make)
 

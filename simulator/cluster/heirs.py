@@ -89,6 +89,9 @@ class HeirWorld(CuttingWorld):
         self._source_bucket.on_delete = lambda _: None
         self.bucket.on_write, self.bucket.on_delete = self._written, self._deleted_object
 
+    def _drawn_settings(self, random: Random) -> dict[str, str]:
+        return {**super()._drawn_settings(random), "firn.cut.interval.ms": "1000"}
+
     def check(self) -> None:
         """Raise a `Violation` that was noted in the middle of a call."""
         if self.wrong:

@@ -70,7 +70,7 @@ class _Disaster:
         self._is_clone = random.random() < 0.15
         fates = ["killed", "stopped"] + (["alive"] if self._is_forced or self._is_clone else [])
         self._fates = {one.name: random.choice(fates) for one in world.machines}
-        self._lives = 2 if random.random() < 0.25 else 1
+        self._lives = 2 if random.random() < 0.15 else 1
         self._late: list[Sent] = []
         self._awake_s = 0.0
         """when the last of the lost cluster's processes goes on"""

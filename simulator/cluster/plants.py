@@ -61,6 +61,8 @@ WITHIN: Final = 60
 WITHIN_OF_REPLICAS: Final = 2_000
 """likewise, of `OF_REPLICAS`: most are found in some dozens"""
 _OF_BOTH_TIERS: Final = ("archive_start_without_open_transactions", "cold_reads_beyond_the_stable_end")
+_BADLY: Final = "NOT PLANTED WELL"
+"""Begins what is said of a plant that breaks the node's code instead of what the code does."""
 _OURS: Final = ("ended by a bug", "<locals>", "TypeError", "AttributeError")
 
 
@@ -471,7 +473,7 @@ def find(
             continue
         line = problem.splitlines()[0]
         if any(sign in problem for sign in _OURS):
-            return count, f"NOT PLANTED WELL: {line}"
+            return count, f"{_BADLY}: {line}"
         if any(sign in line for sign in named) and play_apart(plan).problem is None:
             return count, line
     return None
@@ -510,7 +512,7 @@ def tell_plants(names: Sequence[str], first: int, jobs: int | None = None) -> bo
     with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
         began = time.monotonic()
         for name, (found, seconds) in zip(names, pool.map(look, names), strict=True):
-            missed += found is None
+            missed += found is None or found[1].startswith(_BADLY)
             within = f"of {budget_of(name)}, {seconds:.0f} s"
             after = (
                 f"NOT FOUND {within}" if found is None else f"after {found[0]:4} {within}  {found[1][:110]}"

@@ -30,7 +30,7 @@ from simulator.client import Client, NoAnswer
 from simulator.cluster.acts import create
 from simulator.cluster.chain_acts import CuttingWorld
 from simulator.cluster.client import produce, values_of
-from simulator.cluster.erasures import KnownOrder, PartitionErasures
+from simulator.cluster.erasures import KnownOrder, PartitionErasures, records_at
 from simulator.cluster.process_acts import is_down, start_again
 from simulator.cluster.replicas import Key
 from simulator.cluster.rewrites import RewriteOracle
@@ -55,6 +55,7 @@ _GO_ON: Final = 8
 """records that clients produce while an order is carried out"""
 _BACK: Final = (0, 0, 0, 1, 2, 5)
 """Records by which an order ends before what is committed: it was given a moment ago."""
+_NEAR: Final = 12
 _KEEPER_S: Final = 2.0
 _BEGUN_S: Final = 8.0
 _SLOW_S: Final = 40.0
@@ -151,7 +152,7 @@ async def keyed_topic(world: RewritingWorld, random: Random) -> None:
     world.topics.append(topic)  # the name may be taken from now on
     configs = {
         **configs_of(random, kind),
-        "internal.segment.bytes": str(random.choice((700, 700, 1500))),
+        "internal.segment.bytes": str(random.choice((700, 700, 1500, 4000))),
         "min.insync.replicas": str(random.choice((1, 1, 2))),
     }
     count, factor = random.choice((1, 1, 2)), random.choice((1, 2, 3, 3, 3))
@@ -202,7 +203,7 @@ async def order_erasure(world: RewritingWorld, random: Random) -> None:
     if not there:
         return
     topics = random.sample(there, min(len(there), random.choice((1, 1, 2))))
-    keys = random.sample([b"user-%d" % number for number in range(_KEYS)], random.choice((1, 1, 2)))
+    keys = random.sample([b"user-%d" % number for number in range(_KEYS)], random.choice((1, 2, 2)))
     before_ms = random.choice((NO_TIME, NO_TIME, world.real_ms() - random.choice((0, 5_000))))
     order, known = _order(world, random, topics, keys, before_ms)
     world.erasures.ask(known)
@@ -227,13 +228,12 @@ async def order_erasure(world: RewritingWorld, random: Random) -> None:
 def _order(
     world: RewritingWorld, random: Random, topics: list[TopicModel], keys: list[bytes], before_ms: int
 ) -> tuple[ErasureOrder, KnownOrder]:
-    most, secret = world.oracle.replicas.most, random.randbytes(SECRET_BYTES)
+    secret = random.randbytes(SECRET_BYTES)
     hashes = sorted(hash_key(secret, key) for key in keys)
     filter_hashes = sorted(filter_hash(key).to_bytes(FILTER_HASH_BYTES, "big") for key in keys)
     rows, ends = [], dict[Key, int]()
     for topic in sorted(topics, key=lambda one: one.topic_id):
-        committed = (most.get((topic.topic_id, one.index), 0) for one in topic.partitions)
-        mine = tuple(max(end - random.choice(_BACK), 0) for end in committed)
+        mine = tuple(_end(world, random, (topic.topic_id, one.index), keys) for one in topic.partitions)
         rows.append(ErasedTopic(topic.topic_id, topic.name, mine))
         ends |= {(topic.topic_id, index): end for index, end in enumerate(mine)}
     order = ErasureOrder(
@@ -247,6 +247,22 @@ def _order(
         tuple(rows),
     )
     return order, KnownOrder(order.id, frozenset(keys), ends, before_ms)
+
+
+def _end(world: RewritingWorld, random: Random, place: Key, keys: list[bytes]) -> int:
+    """Draw where an order ends in a partition: often right before one of the last records of its keys."""
+    replicas = world.oracle.replicas
+    end, known = replicas.most.get(place, 0), replicas.committed.get(place, {})
+    near = [
+        offset
+        for base, batch in known.items()
+        if base >= end - _NEAR
+        for offset, one in records_at(batch).items()
+        if one.key in keys and offset < end
+    ]
+    if near and random.random() < 0.6:
+        return random.choice(near)
+    return max(end - random.choice(_BACK), 0)
 
 
 async def cancel_erasure(world: RewritingWorld, random: Random) -> None:
