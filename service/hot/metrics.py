@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import UUID
 
 from service.base.metrics import Histogram
 from service.hot.disk_watermarks import DiskState
@@ -30,6 +32,8 @@ class HotMetrics:
     """Replicas here that lack an order of erasure, or have not told of it, counted for each order."""
     erasure_problems: dict[str, str] = field(default_factory=dict)
     """Orders, or orders in replicas, that this node keeps open, and why."""
+    erasure_waits: Mapping[tuple[UUID, tuple[UUID, int]], str] = field(default_factory=dict)
+    """Why each order waits in each replica here that lacks it, by order, topic and partition."""
     uncleanable_logs: int = 0
     """Logs that are set aside now, as their compaction failed."""
     disks: dict[Path, DiskState] = field(default_factory=dict)

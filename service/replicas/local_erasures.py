@@ -151,12 +151,15 @@ class LocalErasures:
         if self._surveyed_ms is None or now_ms - self._surveyed_ms >= _SURVEY_MS:
             self._surveyed_ms = now_ms
             await self._survey(piece)
-        problems: dict[str, str] = {}
+        problems, reasons = dict[str, str](), dict[tuple[UUID, Place], str]()
         for key in tuple(self._waits):
             if piece.is_over():
                 await piece.next_turn()
-            await self._step(key, problems)
+            why = await self._step(key, problems)
+            if why is not None:
+                reasons[key] = why
         self.metrics.unerased_replicas, self.metrics.erasure_problems = len(self._waits), problems
+        self.metrics.erasure_waits = reasons
 
     # -- what is to be done
 
@@ -207,35 +210,41 @@ class LocalErasures:
 
     # -- one replica
 
-    async def _step(self, key: _Key, problems: dict[str, str]) -> None:
-        """Begin the erasure in one replica, or say why it does not begin."""
+    async def _step(self, key: _Key, problems: dict[str, str]) -> str | None:
+        """Begin the erasure in one replica, or return why it does not begin; what is no usual wait goes to
+        `problems`."""
         image, wait = self._image(), self._waits[key]
         erasure = image.erasures.get(key.order_id)
-        if erasure is None or key in self._running:
-            return
-        now_ms = self._clock.monotonic_ms()
+        if erasure is None:
+            return None
+        if key in self._running:
+            return "it is being erased"
+        now_ms, order = self._clock.monotonic_ms(), str(key.order_id)
         unread = self._unread.get(key.order_id)
         if unread is not None and now_ms < unread.again_ms:
-            problems[str(key.order_id)] = self.metrics.erasure_problems.get(str(key.order_id), _UNREAD)
-            return
+            problems[order] = self.metrics.erasure_problems.get(order, _UNREAD)
+            return problems[order]
         if self._is_clean(key):
-            return  # it waits to be told
+            return None  # it waits to be told
         try:
             end = end_of(await self._documents.ends(erasure), *key.place)
             self._unread.pop(key.order_id, None)
         except (StorageError, CorruptionError) as e:
-            problems[str(key.order_id)] = self._not_read(key.order_id, e)
-            return
+            problems[order] = self._not_read(key.order_id, e)
+            return problems[order]
         subject, partition = self._subject(image, key), self._replicas.get(*key.place)
         why = self._why_not(key, partition, end)
         if why is not None:
             if partition is None or now_ms - wait.since_ms >= PATIENT_MS:
                 problems[subject] = why
         elif now_ms < wait.again_ms:
-            problems[subject] = self.metrics.erasure_problems.get(subject, "the last attempt failed")
+            why = problems[subject] = self.metrics.erasure_problems.get(subject, "the last attempt failed")
         elif partition is not None and len(self._running) < AT_ONCE:
             work = self._erase(key, partition, erasure, end, subject)
             self._running[key] = asyncio.get_running_loop().create_task(work, name="erasure")
+        else:
+            why = "others are erased first"
+        return why
 
     def _why_not(self, key: _Key, partition: Partition | None, end: int) -> str | None:
         """Return why the order cannot be carried out yet; None if it can."""

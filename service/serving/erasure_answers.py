@@ -8,7 +8,7 @@ tails: one part for each request. Owned by the event loop; whatever blocks runs 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import islice
 from typing import Any, Final, Protocol
@@ -25,6 +25,7 @@ from service.metadata.controller.erase_control import compacted, start_erasure
 from service.metadata.image import MetadataImage
 from service.partition.partition import Partition
 from service.remote.catalog import IN_BUCKET, Erasure
+from service.remote.format.cut_codec import Place
 from service.remote.format.erase_codec import ErasureOrder, decode_erasure
 from service.replicas.dynamic_config import topic_settings
 from service.serving.control_plane import ControlPlane
@@ -64,6 +65,8 @@ class ErasureHost(Protocol):
     def plane(self) -> ControlPlane: ...
     @property
     def replicas(self) -> HeldReplicas: ...
+    @property
+    def erasure_waits(self) -> Mapping[tuple[UUID, tuple[UUID, int]], str]: ...
 
 
 class HeldReplicas(Protocol):
@@ -169,9 +172,7 @@ class ErasureAnswers:
     async def _list(self, rights: TopicRights) -> str:
         """Return what this broker knows of all orders, as JSON. An order has up to thousands of topics, so
         each is a step of its own."""
-        work, piece = self._manager.bucket_work, Slice()
-        problems = {} if work is None else work.problems
-        rows: list[str] = []
+        piece, rows = Slice(), list[str]()
         for _, one in sorted(self._host.image.erasures.items()):
             if piece.is_over():
                 await piece.next_turn()
@@ -190,10 +191,17 @@ class ErasureAnswers:
                     "partition": partition,
                     "why": why,
                 }
-                for (order_id, (topic_id, partition)), why in islice(problems.items(), _MOST_PROBLEMS)
+                for (order_id, (topic_id, partition)), why in islice(self._problems(), _MOST_PROBLEMS)
             ],
         }
         return f'{json.dumps(others)[:-1]}, "orders": [{", ".join(rows)}]}}'
+
+    def _problems(self) -> Iterator[tuple[tuple[UUID, Place], str]]:
+        """Yield why orders wait in the archives that this broker leads, and in its logs."""
+        work = self._manager.bucket_work
+        yield from () if work is None else work.problems.items()
+        for key, why in self._host.erasure_waits.items():
+            yield key, f"broker {self._node_id}: {why}"
 
     def _row(self, erasure: Erasure, rights: TopicRights) -> dict[str, Any]:
         row: dict[str, Any] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
 from functools import partial
@@ -158,6 +158,11 @@ class Broker:
         self._careful_until = 0.0
         self._refusals, self._passing = (RateLimitedLog(_log, now=self.loop.time) for _ in range(2))
         self._storage_errors = RateLimitedLog(_log, now=self.loop.time)
+
+    @property
+    def erasure_waits(self) -> Mapping[tuple[UUID, tuple[UUID, int]], str]:
+        """Why orders to erase keys wait in the logs here, by order and partition."""
+        return self._logs.metrics.erasure_waits
 
     @property
     def config(self) -> BrokerConfig:

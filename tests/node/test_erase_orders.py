@@ -144,6 +144,29 @@ def test_an_order_that_the_controller_refuses_is_not_written(
     refuses(node, talk_to(node), bucket, cleanup_policy="compact")
 
 
+def test_status_says_why_a_replica_waits(
+    start: Start, bucket: Path, talk_to: Callable[[NodeThread], Talk], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At once, not only after the ten minutes after which it is a finding."""
+    node = start(firn_remote_url=f"file://{bucket}", **SETTINGS)
+    talk = talk_to(node)
+    produce(talk, talk.create("events").topic_id, 1)
+    with Cluster(f"{node.host}:{node.port}") as cluster:
+        made = make_order(
+            cluster, cluster.topics(["events"]), [GONE], OrderIdentity(UUID(int=5), b"s" * 16, 1), None
+        )
+        beyond = made._replace(topics=tuple(one._replace(ends=(9,)) for one in made.topics))
+        start_order(cluster, beyond, Deadline(20))
+    words = "broker 1: the log ends at 2, the order goes up to 9"
+
+    def is_said() -> bool:
+        _, found, _ = firn(capsys, node, "status", str(made.id))
+        whys = [(one["topic"], one["partition"], one["why"]) for one in found["problems"]]
+        return ("events", 0, words) in whys
+
+    wait_until("the reason", is_said, 30)
+
+
 def refuses(node: NodeThread, talk: Talk, bucket: Path, **configs: str) -> None:
     made = talk.create("events", 1, **configs)
     produce(talk, made.topic_id, 1)

@@ -202,6 +202,9 @@ def test_an_order_waits_until_its_end_is_replicated_and_stable(tmp_path: Path) -
         await asyncio.sleep(0.1)
         assert one.keys() == [b"gone", b"gone", b"a"]
         assert not one.metrics.erasure_problems, "it has not waited for long"
+        assert one.metrics.erasure_waits == {
+            (ORDER, (TOPIC, 0)): "the high watermark is 2, the order goes up to 3"
+        }, "status says so"
         one.replicated(3)
         await until(one.has_told)
         assert one.keys() == [b"a"]
@@ -392,10 +395,11 @@ def test_a_log_that_refuses_is_named_and_tried_again(tmp_path: Path) -> None:
         slow.failures = [StorageError("disk full")]
         await one.order(0)
         await until(lambda: one.metrics.erasure_problems == {f"{ORDER} in t-0": "disk full"})
+        await until(lambda: one.metrics.erasure_waits == {(ORDER, (TOPIC, 0)): "disk full"})
         one.erasures._cleaner = cleaner
         one.later()
         await until(one.has_told)
-        await until(lambda: not one.metrics.erasure_problems)
+        await until(lambda: not one.metrics.erasure_problems and not one.metrics.erasure_waits)
         assert one.metrics.erasure_failures == 1
 
     play(tmp_path, scenario)
