@@ -178,8 +178,8 @@ def test_classes_are_small() -> None:
 
 READERS = ("service.console.", "service.node.", "service.cli.")
 """Where figures are shown: metrics, pages, health, commands."""
-SHOWN_OTHERWISE = {("service.tiering.metrics", "take_over_refused")}
-"""What the room itself tells, as the reason of an error."""
+SHOWN_OTHERWISE = {("service.tiering.metrics", "take_over_refused"), ("service.hot.metrics", "erasure_waits")}
+"""What the room itself tells, as the reason of an error, and what Erasures answers."""
 
 
 def reads(tree: ast.AST) -> set[str]:

@@ -161,7 +161,7 @@ class Broker:
 
     @property
     def erasure_waits(self) -> Mapping[tuple[UUID, tuple[UUID, int]], str]:
-        """Why orders to erase keys wait in the logs here, by order and partition."""
+        """Reasons why orders to erase keys wait in the logs here, by order and partition."""
         return self._logs.metrics.erasure_waits
 
     @property
