@@ -24,6 +24,7 @@ from service.remote.format.erase_codec import (
     ErasureOrder,
     encode_erasure,
 )
+from service.remote.format.keys import SegmentKey, parse_key
 from service.wire.api import ApiKey
 from service.wire.erasures import ErasureOp, ErasuresRequest
 from simulator.client import Client, NoAnswer
@@ -316,11 +317,13 @@ async def _next_rewrite(world: RewritingWorld) -> tuple[Key, Machine] | None:
 
 
 async def slow_rewrite(world: RewritingWorld, random: Random) -> None:
-    """Have the bucket answer slowly who rewrites: what it makes lies there for long, and nothing names it,
-    while others sweep."""
+    """Have the bucket answer slowly who rewrites, once its object is on its way there: it lies there for
+    long, and nothing names it, while others sweep."""
     if (found := await _next_rewrite(world)) is None:
         return
     key, machine = found
+    if not await _object_is_sent(world, key):
+        return
     faults = world.store_faults[machine.name].on
     until_s = world.loop.now_s + _SLOW_S
     world.tell(f"the bucket is slow for {machine.name} amid a rewrite")
@@ -330,6 +333,32 @@ async def slow_rewrite(world: RewritingWorld, random: Random) -> None:
         await asyncio.sleep(_AGAIN_S)
     faults.discard(SLOW_STORE)
     world.disturbed()
+
+
+async def _object_is_sent(world: RewritingWorld, place: Key) -> bool:
+    """Wait until the object of the partition's rewrite is sent; return whether it was."""
+    intent = world.rewrites.intents.get(place)
+    if intent is None:
+        return False
+    run = place, int(intent.base_offset), int(intent.last_offset)
+    sent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def note(one: Sent) -> None:
+        key = parse_key(one.key)
+        if not isinstance(key, SegmentKey) or one.call == "delete" or sent.done():
+            return
+        if ((key.topic_id, key.partition), key.base_offset, key.last_offset) == run:
+            sent.set_result(None)
+
+    world.bucket.on_sent = note
+    try:
+        async with asyncio.timeout(_BEGUN_S):
+            await sent
+    except TimeoutError:
+        return False
+    finally:
+        world.bucket.on_sent = lambda _: None
+    return True
 
 
 async def kill_amid_rewrite(world: RewritingWorld, random: Random) -> None:
