@@ -47,7 +47,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--object-bytes", type=int, default=128 * _MIB, metavar="N", help="most bytes of one object (128 MiB)"
     )
     parser.add_argument(
-        "--min-age-hours", type=float, default=24, metavar="H", help="leave younger records alone (24)"
+        "--min-age-hours",
+        type=float,
+        default=24,
+        metavar="H",
+        help="leave segments of newer uploads alone (24)",
     )
     add_bootstrap_option(parser)
     add_store_options(parser)
