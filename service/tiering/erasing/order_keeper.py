@@ -488,7 +488,8 @@ class OrderKeeper:
 
     async def cancel(self, erasure_id: UUID) -> Erasure:
         """End an order that is not done: what is erased stays erased, the rest stays. First `CUT` forgets it,
-        then the metadata, so that no restore carries it out after that.
+        then the metadata, so that no restore carries it out after that. One that is done, and whose document
+        cannot be read, is ended, too: nobody can say what it has left, and no restore begins with it.
 
         Raises `OrderRefused` where there is no such order, or it is done; `StorageError` where the outcome is
         unknown, at last after `_PATIENT_S`.
@@ -496,7 +497,7 @@ class OrderKeeper:
         erasure = self._catalog.erasures().get(erasure_id)
         if erasure is None:
             raise OrderRefused(_NOT_FOUND, f"there is no order {erasure_id}")
-        if not erasure.is_open:
+        if not erasure.is_open and erasure_id not in self._unread:
             raise OrderRefused(
                 _POLICY, f"order {erasure_id} is done; it goes by itself once all that it dropped is gone"
             )

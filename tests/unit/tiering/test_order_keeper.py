@@ -385,6 +385,20 @@ def test_one_that_is_done_is_not_cancelled(world: CutWorld) -> None:
         cancel(world)
 
 
+def test_one_that_is_done_is_cancelled_if_its_document_is_lost(world: CutWorld) -> None:
+    """What it has left cannot be judged any more, and no restore would begin while `CUT` lists it."""
+    erased_everywhere(world)
+    erasure = world.catalog.orders[ORDER]
+    assert not erasure.is_open
+    world.bucket.delete([erasure.key])
+    world.manager = world._boot()
+    world.begin()
+    world.round()
+    assert "no such object" in standing(world).why
+    cancel(world)
+    assert (world.catalog.orders, listed(world)) == ({}, [])
+
+
 def test_an_order_in_cut_that_the_metadata_lacks_goes_after_a_while(world: CutWorld) -> None:
     """Its keeper died before it told the metadata; or it is about to."""
     world.round()
