@@ -188,7 +188,8 @@ async def fill_chain(world: RewritingWorld, random: Random) -> None:
         return
     there.sort(key=lambda one: -one[1].end_offset)
     topic, partition = there[0] if random.random() < 0.7 else random.choice(there)
-    batches = [values_of(world, random.choice((1, 1, 3)), 300) for _ in range(random.choice((15, 40)))]
+    size, count = random.choice((60, 300, 300)), random.choice((15, 40))
+    batches = [values_of(world, random.choice((1, 1, 3)), size) for _ in range(count)]
     own = Random(random.getrandbits(48))
     work = produce(world, own, topic, partition, batches, idempotent=random.random() < 0.5, pause_s=0.02)
     if random.random() < 0.2:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from service.controller_client.catalog_image import CatalogImage
 from service.controller_client.remote_log_catalog import RpcCatalog
-from service.hot.cleaning.erasure_copy import ErasureCopy
+from service.hot.cleaning.erasure_copy import ErasureCopy, HitSearch
 from service.hot.erased_orders import ErasedOrders
 from service.inspect.restore_records import _Heir
 from service.records.batch import complete_headers
@@ -100,7 +100,13 @@ def commit_without_intent() -> None:
 def one_record_more_erased() -> None:
     """Erase one record more than the order has from a local log: the one at its end."""
 
-    def make(init: Any) -> Any:
+    def search(init: Any) -> Any:
+        def one_more(self: Any, segment: Any, keys: Any, end_offset: int, *rest: Any) -> None:
+            init(self, segment, keys, end_offset + 1, *rest)
+
+        return one_more
+
+    def copy(init: Any) -> Any:
         def one_more(
             self: Any, state: Any, old: Any, segment_end: Any, keys: Any, end_offset: int, *rest: Any
         ) -> None:
@@ -108,7 +114,8 @@ def one_record_more_erased() -> None:
 
         return one_more
 
-    _swap(ErasureCopy, "__init__", make)
+    _swap(HitSearch, "__init__", search)
+    _swap(ErasureCopy, "__init__", copy)
 
 
 def erased_above_the_high_watermark() -> None:
@@ -134,7 +141,7 @@ def copied_before_it_is_erased() -> None:
     _swap(ErasureGuard, "may_copy", lambda _: lambda self, topic_id, partition, log: True)
 
 
-_LOST: Final = ("T24", "P9", "was acknowledged")
+_LOST: Final = ("T24", "P9", "was acknowledged", " follows ")
 SIGNS_OF_REWRITES: Final[dict[Plant, tuple[str, ...]]] = {
     intent_ignored_by_the_sweeper: ("T25",),
     epochs_from_the_first_segment: ("T23",),
@@ -149,5 +156,6 @@ SIGNS_OF_REWRITES: Final[dict[Plant, tuple[str, ...]]] = {
 """Each with the invariant that it breaks: what is lost shows to consumers, too."""
 OF_REWRITES: Final[dict[str, Plant]] = {one.__name__: one for one in SIGNS_OF_REWRITES}
 WITHIN_OF_REWRITES: Final[dict[str, int]] = dict.fromkeys(OF_REWRITES, 200)
-"""Histories in which each is to be found. An order that a restore forgets took 20 from seed 1; how soon the
-other four show is not measured yet."""
+"""Histories in which each is to be found. Measured from seed 1, at the latest: 1 for commits without an intent,
+epochs of the first segment and lost null keys, 2 for an order that a restore forgets, 6 for one record more,
+15 for a sweeper that ignores intents."""
