@@ -322,7 +322,7 @@ CLUSTER_PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
                     "what the requests would cost, for programs",
                 ),
             ),
-            {0: "printed, with what could not be looked at", 1: "an error: see stderr"},
+            {0: "printed, all was looked at", 1: "some could not be looked at and is named, or an error"},
             see=ERASURE,
         ),
         "firn erase start": ManualPage(
@@ -350,7 +350,7 @@ CLUSTER_PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
                 ("firn erase list", "orders that are open, or done and not gone yet"),
                 ("firn erase list --json | jq -r '.orders[].id'", "their ids, one a line"),
             ),
-            {0: "listed; brokers that did not answer are named", 1: "an error: see stderr"},
+            {0: "listed", 1: "a broker did not answer and is named, or an error: see stderr"},
             see=ERASURE,
         ),
         "firn erase status": ManualPage(
@@ -364,7 +364,7 @@ CLUSTER_PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
                     "what leaders could not do, for programs",
                 ),
             ),
-            {0: "it is done", 1: "it is open, gone or unknown, or an error: see both outputs"},
+            {0: "it is done", 1: "it is open, gone or unknown, a broker did not answer, or an error"},
             see=ERASURE,
         ),
         "firn erase verify": ManualPage(
