@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from service.client.admin import Cluster
     from service.client.admin_models import TopicInfo
+    from service.client.all_brokers import Deadline
     from service.remote.format.erase_codec import ErasureOrder
 
 _ASK_S = 30.0
@@ -188,6 +189,13 @@ def _connected(args: argparse.Namespace) -> Cluster:
     return Cluster(args.bootstrap_server, timeout_s=timeout_s, security=security_of_args(args))
 
 
+def _deadline(args: argparse.Namespace) -> Deadline:
+    from service.base.world import system_world
+    from service.client.all_brokers import Deadline
+
+    return Deadline(args.timeout, system_world())
+
+
 def _chosen(cluster: Cluster, pattern: re.Pattern[str]) -> list[TopicInfo]:
     """Return the topics that an order may have. Raises `ConfigError` for none, and for compacted ones."""
     from service.base.errors import ConfigError
@@ -220,10 +228,9 @@ def _order(args: argparse.Namespace, cluster: Cluster) -> ErasureOrder:
 
 def _plan(args: argparse.Namespace) -> int:
     from service.cli.erase_words import plan_document, plan_lines
-    from service.client.all_brokers import Deadline
     from service.inspect.erase_report import plan_of
 
-    deadline = Deadline(args.timeout)
+    deadline = _deadline(args)
     with _connected(args) as cluster:
         found = plan_of(cluster, _order(args, cluster), deadline)
     print(json.dumps(plan_document(found), indent=2) if args.json else "\n".join(plan_lines(found)))
@@ -232,10 +239,9 @@ def _plan(args: argparse.Namespace) -> int:
 
 def _start(args: argparse.Namespace) -> int:
     from service.cli.erase_words import order_document, order_lines
-    from service.client.all_brokers import Deadline
     from service.client.erasures import start_order
 
-    deadline = Deadline(args.timeout)
+    deadline = _deadline(args)
     with _connected(args) as cluster:
         order = _order(args, cluster)
         row = start_order(cluster, order, deadline) if args.execute else None
@@ -252,10 +258,9 @@ def _start(args: argparse.Namespace) -> int:
 
 def _list(args: argparse.Namespace) -> int:
     from service.cli.erase_words import list_lines
-    from service.client.all_brokers import Deadline
     from service.client.erasures import find_orders
 
-    deadline = Deadline(args.timeout)
+    deadline = _deadline(args)
     with _connected(args) as cluster:
         found = find_orders(cluster, deadline)
     rows = [
@@ -273,10 +278,9 @@ def _list(args: argparse.Namespace) -> int:
 def _status(args: argparse.Namespace) -> int:
     from service.base.errors import ConfigError
     from service.cli.erase_words import status_document, status_lines
-    from service.client.all_brokers import Deadline
     from service.client.erasures import find_orders
 
-    deadline = Deadline(args.timeout)
+    deadline = _deadline(args)
     with _connected(args) as cluster:
         found = find_orders(cluster, deadline)
     row = found.orders.get(str(args.id))
@@ -295,7 +299,6 @@ def _verify(args: argparse.Namespace) -> int:
     from service.base.errors import ConfigError
     from service.base.world import system_world
     from service.cli.erase_words import report_lines
-    from service.client.all_brokers import Deadline
     from service.inspect.erase_report import sealed, verify
 
     is_given = any(one is not None for one in (args.key, args.key_base64, args.keys_file))
@@ -303,7 +306,7 @@ def _verify(args: argparse.Namespace) -> int:
         raise ConfigError("which order? ID, or, once it is gone, --topics and its keys again")
     if not is_given and (args.before is not None or args.base64):
         raise ConfigError("--before and --base64 are for keys; an order that ID names has its own")
-    deadline = Deadline(args.timeout)
+    deadline = _deadline(args)
     with _connected(args) as cluster:
         order = _order(args, cluster) if is_given else None
         report = verify(cluster, args.id, order, system_world().clock.now_ms(), deadline)
@@ -316,10 +319,9 @@ def _verify(args: argparse.Namespace) -> int:
 
 
 def _cancel(args: argparse.Namespace) -> int:
-    from service.client.all_brokers import Deadline
     from service.client.erasures import cancel_order
 
-    deadline = Deadline(args.timeout)
+    deadline = _deadline(args)
     with _connected(args) as cluster:
         row = cancel_order(cluster, args.id, deadline)
     print(json.dumps({"cancelled": row["id"]}, indent=2) if args.json else f"cancelled {row['id']}")

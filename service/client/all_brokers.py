@@ -5,12 +5,11 @@ A broker that hangs delays no other, and costs no more than what is left of the 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Final, TypeVar
 
 from service.base.errors import FirnError
+from service.base.world import World
 from service.client.admin import Cluster
 from service.client.blocking_client import BlockingClient
 
@@ -21,15 +20,16 @@ MOST_AT_ONCE: Final = 64
 
 
 class Deadline:
-    """End of a whole command, `seconds` from now on."""
+    """End of a whole command, `seconds` from now on, by the clock of ``world``."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, world: World) -> None:
         self.seconds: Final = seconds
-        self._until = time.monotonic() + seconds
+        self.world: Final = world
+        self._until_ms = world.clock.monotonic_ms() + 1000 * seconds
 
     @property
     def left_s(self) -> float:
-        return max(self._until - time.monotonic(), 0.0)
+        return max((self._until_ms - self.world.clock.monotonic_ms()) / 1000, 0.0)
 
     def late(self) -> TimeoutError:
         return TimeoutError(f"it did not answer within {self.seconds:g} s")
@@ -41,16 +41,15 @@ def ask_each(
     """Return for each broker what `ask` returns for its connection, or why there is no answer."""
     if not brokers:
         return {}
-    pool = ThreadPoolExecutor(min(len(brokers), MOST_AT_ONCE), thread_name_prefix="firn-ask")
+    pool = deadline.world.threads.pool("ask", min(len(brokers), MOST_AT_ONCE))
     found: dict[int, T | FirnError | OSError] = {}
     try:
-        running = {pool.submit(_ask, cluster, one, ask, deadline): one for one in brokers}
-        done, _ = wait(running, deadline.left_s)
-        for future, broker in running.items():
+        running = {one: pool.submit(_ask, cluster, one, ask, deadline) for one in brokers}
+        for broker, future in running.items():
             try:
-                found[broker] = future.result() if future in done else deadline.late()
+                found[broker] = future.result(deadline.left_s)
             except (FirnError, OSError) as e:
-                found[broker] = e
+                found[broker] = e if future.done() else deadline.late()
     finally:
         # Connections of calls that are late are silent no longer than the deadline allows.
         pool.shutdown(wait=False, cancel_futures=True)

@@ -18,7 +18,8 @@ from typing import IO, Any, Final
 
 from service.remote.stores.errors import StoreRefused, StoreUnavailable
 from service.tiering.copier import CallProgress
-from service.tiering.erasing.remains import IsDead, VersionsLeft
+from service.tiering.erasing.leftovers import VersionsLeft
+from service.tiering.erasing.remains import IsDead
 
 _MOST_LOCKED: Final = 20
 _END_S: Final = 10.0

@@ -37,9 +37,9 @@ from service.tiering.erasing.counting import (
     count_in_log,
     count_in_tails,
 )
+from service.tiering.erasing.leftovers import VersionsLeft
 from service.tiering.erasing.open_orders import OpenOrder, opened
 from service.tiering.erasing.order_keeper import OrderKeeper
-from service.tiering.erasing.remains import VersionsLeft
 from service.tiering.manager import TieringManager
 from service.wire.erasure_counts import END
 from service.wire.erasures import ErasureOp, ErasureScope, ErasuresRequest, ErasuresResponse

@@ -135,10 +135,7 @@ class TieringManager:
         self.tails = TailSaver(context, writer.node_id, tail_settings, Rate(copy_limit))
         self._catalog = catalog
         self._versions = versions
-        self._own_documents: OpenOrders | None = None
-        if documents is None:
-            documents = self._own_documents = OpenOrders(store, world.threads)
-        self.documents: OrderDocuments = documents
+        self.documents = documents or OpenOrders(store, world.threads)
         self._rewrite_bytes = rewrite_bytes
         self.orders: OrderKeeper | None = None
         """the keeper's part in orders to erase keys"""
@@ -194,8 +191,6 @@ class TieringManager:
             await asyncio.wait({self._task})
         await self._commits.close()
         await self.rewriting.close(self.settings.stop_timeout_ms)
-        if self._own_documents is not None:
-            self._own_documents.close()
         await self._pool.close(self.settings.stop_timeout_ms)
 
     @property

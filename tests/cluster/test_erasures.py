@@ -37,7 +37,7 @@ SETTINGS: Final = {
     "firn.cut.hold.max.ms": "1000",
     "firn.tail.wait.ms": "0",
     "firn.remote.object.grace.ms": str(GRACE_MS),
-    "log.segment.delete.delay.ms": "200",
+    "log.segment.delete.delay.ms": "3600000",  # an erasure does not wait for it
     "offsets.topic.num.partitions": "1",
 }
 

@@ -27,6 +27,7 @@ from service.wire.erasures import ErasureOp, ErasureScope, ErasuresRequest
 from tests.node.conftest import NodeThread, Talk
 from tests.node.test_open_sessions import CLOSED, admin, client, login
 from tests.support.processes import wait_until
+from tests.support.world import WORLD
 
 Start = Callable[..., NodeThread]
 SETTINGS = {"firn_cut_interval_ms": "1000", "firn_remote_object_grace_ms": "1000", "firn_tail_wait_ms": "0"}
@@ -177,7 +178,7 @@ def refuses(node: NodeThread, talk: Talk, bucket: Path, **configs: str) -> None:
 
         def is_refused() -> bool:
             with pytest.raises((RequestError, OSError)) as error:
-                start_order(cluster, order, Deadline(20))
+                start_order(cluster, order, Deadline(20, WORLD))
             return "compacted" in str(error.value)
 
         wait_until("the refusal", is_refused)
@@ -199,7 +200,7 @@ def test_topics_that_a_client_may_not_read_or_describe_tell_it_nothing(start: St
         order = make_order(
             cluster, cluster.topics(["events"]), [GONE], OrderIdentity(UUID(int=5), b"s" * 16, 1), None
         )
-        start_order(cluster, order, Deadline(20))
+        start_order(cluster, order, Deadline(20, WORLD))
         count = ErasuresRequest(
             op=ErasureOp.VERIFY, id=order.id, topic_id=made.topic_id, partition=0, scope=ErasureScope.LOCAL
         )

@@ -13,7 +13,7 @@ from service.base.errors import StorageError
 from service.node.old_versions import VersionsChild
 from service.remote.format.keys import SegmentKey, segment_key, topic_prefix
 from service.tiering.copier import CallProgress
-from service.tiering.erasing.remains import VersionsLeft
+from service.tiering.erasing.leftovers import VersionsLeft
 from tests.support.stores import CREDENTIALS, Store, s3_client
 
 TOPIC = UUID(int=7)

@@ -119,7 +119,7 @@ class Desk:
         self._survey_problem: str | None = None
         self._surveying = False
         self._log_dirs: dict[int, str | None] = {}
-        self._orders = OrderDesk(self._kafka, world.clock, self._ask, error_text)
+        self._orders = OrderDesk(self._kafka, world, self._ask, error_text)
         self._tasks: list[asyncio.Task[None]] = []
         self._survey_trouble = TroubleLog(_log, world.clock)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from service.base.clock import Clock
+from service.base.world import World
 from service.client.admin import Cluster
 from service.client.all_brokers import Deadline
 from service.client.erasures import find_orders
@@ -23,11 +23,12 @@ class OrderDesk:
     """Cache of what brokers tell of orders, some seconds old while somebody looks."""
 
     def __init__(
-        self, kafka: KafkaDesk, clock: Clock, call: Call, error_text: Callable[[BaseException], str]
+        self, kafka: KafkaDesk, world: World, call: Call, error_text: Callable[[BaseException], str]
     ) -> None:
         self._kafka = kafka
         self._error_text = error_text
-        self._orders: TtlCache[OrdersShown] = TtlCache(call, clock, AGE_MS)
+        self._world = world
+        self._orders: TtlCache[OrdersShown] = TtlCache(call, world.clock, AGE_MS)
 
     async def find(self) -> OrdersShown:
         """Return the orders; what was known last, and the problem, where no broker answers."""
@@ -37,4 +38,4 @@ class OrderDesk:
 
     def _ask(self) -> OrdersShown:
         with self._kafka.opened(Cluster, _SILENCE_S) as cluster:
-            return orders_of(find_orders(cluster, Deadline(_SILENCE_S)))
+            return orders_of(find_orders(cluster, Deadline(_SILENCE_S, self._world)))

@@ -1,9 +1,9 @@
 """Progress of an order to erase keys in the archives that a broker leads: plain values. [P]
 
 >>> work = OrderWork()
->>> work.note((UUID(int=7), 0), ArchiveWork(objects=10, size=1000, looked=4, looked_size=400))
->>> work.note((UUID(int=7), 1), ArchiveWork(objects=2, size=200, looked=2, looked_size=200, rewritten=1))
->>> work.note((UUID(int=7), 0), ArchiveWork(objects=10, size=1000, looked=5, looked_size=500))
+>>> work.note(("events", 0), ArchiveWork(objects=10, size=1000, looked=4, looked_size=400))
+>>> work.note(("events", 1), ArchiveWork(objects=2, size=200, looked=2, looked_size=200, rewritten=1))
+>>> work.note(("events", 0), ArchiveWork(objects=10, size=1000, looked=5, looked_size=500))
 >>> work.total.left, work.total.looked, work.total.rewritten
 (5, 7, 1)
 >>> work.keep(set())

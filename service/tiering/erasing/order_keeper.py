@@ -35,12 +35,13 @@ from service.tiering.cuts.kept_documents import KeptDocuments
 from service.tiering.cuts.needed_chains import NEVER_NAMED
 from service.tiering.erasing.cluster_view import ErasureCluster
 from service.tiering.erasing.hits import count_in_tail
+from service.tiering.erasing.leftovers import Remains
 from service.tiering.erasing.open_orders import OpenOrder, OrderDocuments
 from service.tiering.erasing.order_metrics import OrderStanding
 from service.tiering.erasing.order_objects import OrderDiffers, remove_versions, write_order
 from service.tiering.erasing.order_progress import PlacesLeft, places_left
 from service.tiering.erasing.ports import ErasureCatalog
-from service.tiering.erasing.remains import Remains, VersionsOf, what_remains
+from service.tiering.erasing.remains import VersionsOf, what_remains
 from service.tiering.prefix_fence import Displaced, NotNamed
 from service.tiering.tasks import is_worth_a_line
 

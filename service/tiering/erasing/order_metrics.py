@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from service.remote.format.cut_codec import CutRef
+from service.tiering.erasing.leftovers import Remains
 from service.tiering.erasing.order_progress import PlacesLeft
-from service.tiering.erasing.remains import Remains
 
 
 class OrderStanding(NamedTuple):

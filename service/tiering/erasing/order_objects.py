@@ -21,7 +21,8 @@ from service.remote.stores import conditional
 from service.remote.stores.errors import StoreRefused
 from service.remote.stores.store import ObjectStore
 from service.tiering.archive_attempt import TieringContext
-from service.tiering.erasing.remains import VERSION_ACTIONS, VersionsOf
+from service.tiering.erasing.leftovers import VERSION_ACTIONS
+from service.tiering.erasing.remains import VersionsOf
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 from uuid import UUID
 
 from service.base.types import TopicIdPartition
@@ -22,6 +22,7 @@ from service.remote.stores.errors import StoreRefused, StoreUnavailable
 from service.remote.stores.store import ObjectStore
 from service.tiering.chain import ChainStore
 from service.tiering.copier import CallProgress
+from service.tiering.erasing.leftovers import Remains, VersionsLeft
 
 _SKEW_MS: Final = 60_000
 """The store's clock and the keeper's may differ by so much."""
@@ -29,21 +30,6 @@ _MOST_NAMED: Final = 20
 
 IsDead = Callable[[str, int], bool]
 """Tells whether the order dropped an object with this key, written at a time (wall clock, ms)."""
-
-
-class VersionsLeft(NamedTuple):
-    """Old versions of dropped objects in a bucket that keeps versions: how many were removed, and how many
-    are left. `why` they are; `until_ms`: the time from which a lifecycle rule takes them, None where no rule
-    does; `locked`: some of those under retention, with their dates, of `locked_count` in all. `unknown`: why
-    nobody knows whether there are any, empty where it is known."""
-
-    removed: int = 0
-    left: int = 0
-    why: str = ""
-    locked: tuple[str, ...] = ()
-    locked_count: int = 0
-    until_ms: int | None = None
-    unknown: str = ""
 
 
 class VersionsOf(Protocol):
@@ -58,37 +44,6 @@ class VersionsOf(Protocol):
         *,
         takes_current: bool = False,
     ) -> VersionsLeft: ...
-
-
-VERSION_ACTIONS: Final = "s3:GetBucketVersioning, s3:ListBucketVersions and s3:DeleteObjectVersion"
-"""Permissions that brokers need to remove versions."""
-
-
-class Remains(NamedTuple):
-    """Leftovers of an order: the number of objects, some of their keys, and old versions."""
-
-    objects: int
-    named: tuple[str, ...]
-    versions: VersionsLeft
-
-    @property
-    def is_nothing(self) -> bool:
-        return not self.objects and not self.versions.left and not self.versions.unknown
-
-    @property
-    def words(self) -> str:
-        """Leftovers in a sentence."""
-        said = []
-        if self.objects:
-            said.append(f"{self.objects} dropped objects are not deleted yet, such as {self.named[0]}")
-        if self.versions.left:
-            said.append(f"{self.versions.left} old versions of objects are left: {self.versions.why}")
-        if self.versions.unknown:
-            said.append(
-                f"old versions of objects may be left, the search for them failed: {self.versions.unknown}; "
-                f"brokers need {VERSION_ACTIONS}"
-            )
-        return "; ".join(said) or "nothing is left of what it dropped"
 
 
 class _Dropped:

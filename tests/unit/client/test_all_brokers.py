@@ -15,6 +15,7 @@ from service.base.errors import StorageError
 from service.client.admin import Cluster
 from service.client.all_brokers import Deadline, ask_each
 from service.client.blocking_client import BlockingClient
+from tests.support.world import WORLD
 
 
 class Answering:
@@ -51,7 +52,9 @@ def brokers() -> Iterator[Brokers]:
 
 def test_who_does_not_answer_is_named_and_the_others_count(brokers: Brokers) -> None:
     began = time.monotonic()
-    found = ask_each(cast("Cluster", brokers), [1, 2, 3, 4], lambda broker, _: broker * 10, Deadline(0.3))
+    found = ask_each(
+        cast("Cluster", brokers), [1, 2, 3, 4], lambda broker, _: broker * 10, Deadline(0.3, WORLD)
+    )
     assert (found[1], found[4]) == (10, 40)
     assert isinstance(found[2], TimeoutError)
     assert str(found[3]) == "nobody listens"
@@ -62,18 +65,18 @@ def test_what_a_broker_refuses_is_its_answer(brokers: Brokers) -> None:
     def ask(broker: int, client: BlockingClient) -> None:
         raise StorageError(f"broker {broker} says no")
 
-    found = ask_each(cast("Cluster", brokers), [1, 4], ask, Deadline(20))
+    found = ask_each(cast("Cluster", brokers), [1, 4], ask, Deadline(20, WORLD))
     assert {one: str(why) for one, why in found.items()} == {1: "broker 1 says no", 4: "broker 4 says no"}
 
 
 def test_a_call_that_lasts_longer_than_the_deadline_is_not_waited_for(brokers: Brokers) -> None:
     goes_on = threading.Event()
     try:
-        found = ask_each(cast("Cluster", brokers), [1], lambda *_: goes_on.wait(20), Deadline(0.05))
+        found = ask_each(cast("Cluster", brokers), [1], lambda *_: goes_on.wait(20), Deadline(0.05, WORLD))
         assert str(found[1]) == "it did not answer within 0.05 s"
     finally:
         goes_on.set()
 
 
 def test_nobody_to_ask_is_no_error(brokers: Brokers) -> None:
-    assert ask_each(cast("Cluster", brokers), [], lambda *_: None, Deadline(1)) == {}
+    assert ask_each(cast("Cluster", brokers), [], lambda *_: None, Deadline(1, WORLD)) == {}
