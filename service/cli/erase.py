@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from service.client.admin import Cluster
     from service.client.admin_models import TopicInfo
-    from service.client.all_brokers import Deadline
+    from service.client.all_brokers import CommandDeadline
     from service.remote.format.erase_codec import ErasureOrder
 
 _ASK_S = 30.0
@@ -189,11 +189,11 @@ def _connected(args: argparse.Namespace) -> Cluster:
     return Cluster(args.bootstrap_server, timeout_s=timeout_s, security=security_of_args(args))
 
 
-def _deadline(args: argparse.Namespace) -> Deadline:
+def _deadline(args: argparse.Namespace) -> CommandDeadline:
     from service.base.world import system_world
-    from service.client.all_brokers import Deadline
+    from service.client.all_brokers import CommandDeadline
 
-    return Deadline(args.timeout, system_world())
+    return CommandDeadline(args.timeout, system_world())
 
 
 def _chosen(cluster: Cluster, pattern: re.Pattern[str]) -> list[TopicInfo]:

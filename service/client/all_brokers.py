@@ -14,12 +14,14 @@ from service.client.admin import Cluster
 from service.client.blocking_client import BlockingClient
 
 T = TypeVar("T")
+Ask = Callable[[int, BlockingClient], T]
+"""(broker, its connection) -> what is wanted of it"""
 
 MOST_AT_ONCE: Final = 64
 """Brokers that are asked at the same time."""
 
 
-class Deadline:
+class CommandDeadline:
     """End of a whole command, `seconds` from now on, by the clock of ``world``."""
 
     def __init__(self, seconds: float, world: World) -> None:
@@ -36,7 +38,10 @@ class Deadline:
 
 
 def ask_each(
-    cluster: Cluster, brokers: Collection[int], ask: Callable[[int, BlockingClient], T], deadline: Deadline
+    cluster: Cluster,
+    brokers: Collection[int],
+    ask: Ask[T],
+    deadline: CommandDeadline,
 ) -> dict[int, T | FirnError | OSError]:
     """Return for each broker what `ask` returns for its connection, or why there is no answer."""
     if not brokers:
@@ -56,7 +61,7 @@ def ask_each(
     return found
 
 
-def _ask(cluster: Cluster, broker: int, ask: Callable[[int, BlockingClient], T], deadline: Deadline) -> T:
+def _ask(cluster: Cluster, broker: int, ask: Ask[T], deadline: CommandDeadline) -> T:
     left_s = deadline.left_s
     if not left_s:
         raise deadline.late()

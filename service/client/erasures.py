@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import ConfigError, RequestError, StorageError
 from service.client.admin import LATEST, Cluster, raise_for
 from service.client.admin_models import TopicInfo
-from service.client.all_brokers import Deadline, ask_each
+from service.client.all_brokers import CommandDeadline, ask_each
 from service.client.blocking_client import BlockingClient
 from service.client.offset_queries import list_offsets
 from service.records.erasure import filter_hash, hash_key
@@ -109,19 +109,19 @@ def make_order(
     )
 
 
-def start_order(cluster: Cluster, order: ErasureOrder, deadline: Deadline) -> dict[str, Any]:
+def start_order(cluster: Cluster, order: ErasureOrder, deadline: CommandDeadline) -> dict[str, Any]:
     """Give an order to the keeper; return what it says of it. The same order again does no harm."""
     request = ErasuresRequest(op=ErasureOp.START, id=order.id, order=encode_erasure(order))
     return document_of(_ask_keeper(cluster, request, f"order {order.id}", deadline))
 
 
-def cancel_order(cluster: Cluster, order_id: UUID, deadline: Deadline) -> dict[str, Any]:
+def cancel_order(cluster: Cluster, order_id: UUID, deadline: CommandDeadline) -> dict[str, Any]:
     """Have the keeper cancel an order; return what it was."""
     request = ErasuresRequest(op=ErasureOp.CANCEL, id=order_id)
     return document_of(_ask_keeper(cluster, request, f"order {order_id}", deadline))
 
 
-def find_orders(cluster: Cluster, deadline: Deadline) -> FoundOrders:
+def find_orders(cluster: Cluster, deadline: CommandDeadline) -> FoundOrders:
     """Ask all brokers at the same time for the orders that they know."""
     nodes = cluster.describe().nodes
     asked = [one.node_id for one in nodes if not one.is_fenced]
@@ -152,7 +152,7 @@ class _Told(NamedTuple):
     is_keeper: bool
 
 
-def _list(deadline: Deadline, broker: int, client: BlockingClient) -> _Told:
+def _list(deadline: CommandDeadline, broker: int, client: BlockingClient) -> _Told:
     answer = _ask(client, ErasuresRequest(op=ErasureOp.LIST), f"broker {broker}", deadline.left_s)
     document = document_of(answer)
     try:
@@ -167,7 +167,7 @@ def _list(deadline: Deadline, broker: int, client: BlockingClient) -> _Told:
 
 
 def count(
-    client: BlockingClient, request: ErasuresRequest, what: str, deadline: Deadline
+    client: BlockingClient, request: ErasuresRequest, what: str, deadline: CommandDeadline
 ) -> Iterator[Counted]:
     """Yield the counts of one part after the other. Raises `TimeoutError` beyond the deadline."""
     at = request.from_offset
@@ -203,7 +203,7 @@ def _ask(client: BlockingClient, request: ErasuresRequest, what: str, timeout_s:
 
 
 def _ask_keeper(
-    cluster: Cluster, request: ErasuresRequest, what: str, deadline: Deadline
+    cluster: Cluster, request: ErasuresRequest, what: str, deadline: CommandDeadline
 ) -> ErasuresResponse:
     """Ask the broker that keeps the prefix, which may change meanwhile."""
     failure: Exception | None = None

@@ -17,7 +17,7 @@ from uuid import UUID
 from service.base.errors import ConfigError, RequestError
 from service.client.admin import Cluster
 from service.client.admin_models import TopicInfo
-from service.client.all_brokers import Deadline, ask_each
+from service.client.all_brokers import CommandDeadline, ask_each
 from service.client.blocking_client import BlockingClient
 from service.client.erasures import FoundOrders, count, find_orders
 from service.remote.format.erase_codec import ErasureOrder, encode_erasure
@@ -99,7 +99,7 @@ class _Asked(NamedTuple):
         return f"{place} at broker {self.broker}" if self.kind == "log" else place
 
 
-def plan_of(cluster: Cluster, order: ErasureOrder, deadline: Deadline) -> ErasurePlan:
+def plan_of(cluster: Cluster, order: ErasureOrder, deadline: CommandDeadline) -> ErasurePlan:
     """Return what an order would take in the bucket. Reads the filters of all objects below its ends."""
     data = encode_erasure(order)
     topics = {topic.topic_id: topic for topic in cluster.topics([one.name for one in order.topics])}
@@ -136,7 +136,11 @@ def plan_of(cluster: Cluster, order: ErasureOrder, deadline: Deadline) -> Erasur
 
 
 def verify(
-    cluster: Cluster, order_id: UUID | None, order: ErasureOrder | None, now_ms: int, deadline: Deadline
+    cluster: Cluster,
+    order_id: UUID | None,
+    order: ErasureOrder | None,
+    now_ms: int,
+    deadline: CommandDeadline,
 ) -> ErasureReport:
     """Read all that the topics of an order have below its ends, and count records of its keys.
 
@@ -185,7 +189,7 @@ def _places(topics: list[TopicInfo], request: ErasuresRequest) -> Iterator[_Aske
             yield _Asked("objects", topic.name, one.partition, one.leader, objects)
 
 
-def _counted(cluster: Cluster, asked: Sequence[_Asked], deadline: Deadline) -> list[Verified]:
+def _counted(cluster: Cluster, asked: Sequence[_Asked], deadline: CommandDeadline) -> list[Verified]:
     """Return what each has counted, in order. All brokers count at the same time, each one thing after the
     other; one that does not answer is not asked for the rest."""
     found: dict[_Asked, Verified] = {}
@@ -208,7 +212,7 @@ def _counted(cluster: Cluster, asked: Sequence[_Asked], deadline: Deadline) -> l
     return [found[one] for one in asked]
 
 
-def _read(asked: _Asked, client: BlockingClient, deadline: Deadline) -> Verified:
+def _read(asked: _Asked, client: BlockingClient, deadline: CommandDeadline) -> Verified:
     """Return the sums over all parts. What the broker refuses is a problem of this one alone; raises where it
     does not answer."""
     total = Counted()

@@ -32,7 +32,7 @@ from service.base.types import TopicIdPartition
 from service.base.world import system_world
 from service.client.admin import Cluster
 from service.client.admin_models import TopicInfo
-from service.client.all_brokers import Deadline
+from service.client.all_brokers import CommandDeadline
 from service.client.erasures import FoundOrders, find_orders
 from service.client.security import security_of
 from service.config.client import parse_client
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
 
     with connect() as cluster:
         cluster_id = _same_cluster(store, cluster)
-        row = _row_of(find_orders(cluster, Deadline(_ORDERS_S, system_world())), str(args.order))
+        row = _row_of(find_orders(cluster, CommandDeadline(_ORDERS_S, system_world())), str(args.order))
         chosen = _chosen(store, options, args, cluster_id, cluster.topics())
     if row["state"] != "open":
         _print(
@@ -212,7 +212,7 @@ def _erase(
     def is_open() -> bool:
         try:
             with connect() as cluster:
-                found = find_orders(cluster, Deadline(_ORDERS_S, system_world()))
+                found = find_orders(cluster, CommandDeadline(_ORDERS_S, system_world()))
         except (FirnError, OSError):
             return True  # nobody says otherwise: the leaders will
         row = found.orders.get(order_id)

@@ -18,7 +18,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError
 from service.cli.main import main
 from service.client.admin import ChangingCluster, Cluster
-from service.client.all_brokers import Deadline
+from service.client.all_brokers import CommandDeadline
 from service.client.erasures import OrderIdentity, make_order, start_order
 from service.records.builder import BatchBuilder
 from service.remote.format.erase_codec import encode_erasure
@@ -157,7 +157,7 @@ def test_status_says_why_a_replica_waits(
             cluster, cluster.topics(["events"]), [GONE], OrderIdentity(UUID(int=5), b"s" * 16, 1), None
         )
         beyond = made._replace(topics=tuple(one._replace(ends=(9,)) for one in made.topics))
-        start_order(cluster, beyond, Deadline(20))
+        start_order(cluster, beyond, CommandDeadline(20, WORLD))
     words = "broker 1: the log ends at 2, the order goes up to 9"
 
     def is_said() -> bool:
@@ -178,7 +178,7 @@ def refuses(node: NodeThread, talk: Talk, bucket: Path, **configs: str) -> None:
 
         def is_refused() -> bool:
             with pytest.raises((RequestError, OSError)) as error:
-                start_order(cluster, order, Deadline(20, WORLD))
+                start_order(cluster, order, CommandDeadline(20, WORLD))
             return "compacted" in str(error.value)
 
         wait_until("the refusal", is_refused)
@@ -200,7 +200,7 @@ def test_topics_that_a_client_may_not_read_or_describe_tell_it_nothing(start: St
         order = make_order(
             cluster, cluster.topics(["events"]), [GONE], OrderIdentity(UUID(int=5), b"s" * 16, 1), None
         )
-        start_order(cluster, order, Deadline(20, WORLD))
+        start_order(cluster, order, CommandDeadline(20, WORLD))
         count = ErasuresRequest(
             op=ErasureOp.VERIFY, id=order.id, topic_id=made.topic_id, partition=0, scope=ErasureScope.LOCAL
         )

@@ -7,7 +7,7 @@ from typing import Final
 
 from service.base.world import World
 from service.client.admin import Cluster
-from service.client.all_brokers import Deadline
+from service.client.all_brokers import CommandDeadline
 from service.client.erasures import find_orders
 from service.console.web.kafka_desk import KafkaDesk
 from service.console.web.order_rows import OrdersShown, orders_of
@@ -38,4 +38,4 @@ class OrderDesk:
 
     def _ask(self) -> OrdersShown:
         with self._kafka.opened(Cluster, _SILENCE_S) as cluster:
-            return orders_of(find_orders(cluster, Deadline(_SILENCE_S, self._world)))
+            return orders_of(find_orders(cluster, CommandDeadline(_SILENCE_S, self._world)))

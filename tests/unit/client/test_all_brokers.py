@@ -13,7 +13,7 @@ import pytest
 
 from service.base.errors import StorageError
 from service.client.admin import Cluster
-from service.client.all_brokers import Deadline, ask_each
+from service.client.all_brokers import CommandDeadline, ask_each
 from service.client.blocking_client import BlockingClient
 from tests.support.world import WORLD
 
@@ -53,7 +53,7 @@ def brokers() -> Iterator[Brokers]:
 def test_who_does_not_answer_is_named_and_the_others_count(brokers: Brokers) -> None:
     began = time.monotonic()
     found = ask_each(
-        cast("Cluster", brokers), [1, 2, 3, 4], lambda broker, _: broker * 10, Deadline(0.3, WORLD)
+        cast("Cluster", brokers), [1, 2, 3, 4], lambda broker, _: broker * 10, CommandDeadline(0.3, WORLD)
     )
     assert (found[1], found[4]) == (10, 40)
     assert isinstance(found[2], TimeoutError)
@@ -65,18 +65,20 @@ def test_what_a_broker_refuses_is_its_answer(brokers: Brokers) -> None:
     def ask(broker: int, client: BlockingClient) -> None:
         raise StorageError(f"broker {broker} says no")
 
-    found = ask_each(cast("Cluster", brokers), [1, 4], ask, Deadline(20, WORLD))
+    found = ask_each(cast("Cluster", brokers), [1, 4], ask, CommandDeadline(20, WORLD))
     assert {one: str(why) for one, why in found.items()} == {1: "broker 1 says no", 4: "broker 4 says no"}
 
 
 def test_a_call_that_lasts_longer_than_the_deadline_is_not_waited_for(brokers: Brokers) -> None:
     goes_on = threading.Event()
     try:
-        found = ask_each(cast("Cluster", brokers), [1], lambda *_: goes_on.wait(20), Deadline(0.05, WORLD))
+        found = ask_each(
+            cast("Cluster", brokers), [1], lambda *_: goes_on.wait(20), CommandDeadline(0.05, WORLD)
+        )
         assert str(found[1]) == "it did not answer within 0.05 s"
     finally:
         goes_on.set()
 
 
 def test_nobody_to_ask_is_no_error(brokers: Brokers) -> None:
-    assert ask_each(cast("Cluster", brokers), [], lambda *_: None, Deadline(1, WORLD)) == {}
+    assert ask_each(cast("Cluster", brokers), [], lambda *_: None, CommandDeadline(1, WORLD)) == {}

@@ -15,7 +15,7 @@ from service.cli.erase_words import status_document, status_lines
 from service.cli.main import main
 from service.client.admin import Cluster
 from service.client.admin_models import ClusterInfo, NodeInfo, PartitionInfo, TopicInfo
-from service.client.all_brokers import Deadline
+from service.client.all_brokers import CommandDeadline
 from service.client.erasures import find_orders
 from service.inspect.erase_report import plan_of, verify
 from service.remote.format.erase_codec import ErasedTopic, ErasureOrder
@@ -95,7 +95,7 @@ def cluster(**how: Any) -> Cluster:
 
 def test_everything_is_read_by_whom_it_concerns() -> None:
     brokers = Brokers()
-    report = verify(cast("Cluster", brokers), ORDER, None, 9, Deadline(20, WORLD))
+    report = verify(cast("Cluster", brokers), ORDER, None, 9, CommandDeadline(20, WORLD))
     assert report.is_clean
     found = [(one.kind, one.partition, one.broker) for one in report.places]
     assert found == [
@@ -108,7 +108,7 @@ def test_everything_is_read_by_whom_it_concerns() -> None:
 
 
 def test_a_broker_that_does_not_answer_is_named_for_all_that_it_has() -> None:
-    report = verify(cluster(dead={3}), ORDER, None, 9, Deadline(20, WORLD))
+    report = verify(cluster(dead={3}), ORDER, None, 9, CommandDeadline(20, WORLD))
     assert not report.is_clean
     wrong = [(one.partition, one.broker, one.problem) for one in report.places if one.problem is not None]
     why = "broker 3: broker 3 did not answer in time"
@@ -116,19 +116,19 @@ def test_a_broker_that_does_not_answer_is_named_for_all_that_it_has() -> None:
 
 
 def test_a_partition_that_a_broker_refuses_holds_up_none_behind_it() -> None:
-    report = verify(cluster(refuse={0}), ORDER, None, 9, Deadline(20, WORLD))
+    report = verify(cluster(refuse={0}), ORDER, None, 9, CommandDeadline(20, WORLD))
     wrong = {(one.kind, one.partition) for one in report.places if one.problem is not None}
     assert wrong == {("log", 0), ("objects", 0)}
 
 
 def test_without_a_keeper_tails_are_not_read() -> None:
-    report = verify(cluster(dead={1}), ORDER, None, 9, Deadline(20, WORLD))
+    report = verify(cluster(dead={1}), ORDER, None, 9, CommandDeadline(20, WORLD))
     problems = [one.problem for one in report.places if one.kind == "tails"]
     assert problems == ["tails: no broker keeps the prefix now"]
 
 
 def test_a_plan_names_what_was_not_looked_at() -> None:
-    plan = plan_of(cluster(dead={2}), GIVEN, Deadline(20, WORLD))
+    plan = plan_of(cluster(dead={2}), GIVEN, CommandDeadline(20, WORLD))
     assert (plan.objects, plan.problems) == (2, ("events-1: broker 2: broker 2 did not answer in time",))
 
 
@@ -165,7 +165,7 @@ def test_exit_codes_say_who_did_not_answer(
 
 
 def test_status_adds_up_what_brokers_tell() -> None:
-    found = find_orders(cluster(), Deadline(20, WORLD))
+    found = find_orders(cluster(), CommandDeadline(20, WORLD))
     document = status_document(found.orders[str(ORDER)], found)
     assert document["objects"] == {"left": 3, "looked_at": 6, "rewritten": 9}
 
@@ -178,7 +178,7 @@ def test_status_says_how_far_an_order_is_and_until_when() -> None:
         "grace_until_ms": None, "remains": [], "remaining_objects": 0, "versions_left": 0,
         "versions_until_ms": None, "locked": [], "locked_objects": 0,
     }  # fmt: skip
-    found = find_orders(cluster(), Deadline(20, WORLD))
+    found = find_orders(cluster(), CommandDeadline(20, WORLD))
     lines = status_lines(status_document({**ROW, **more, "state": "open", "done_ms": None}, found))
     assert lines[2:] == [
         "waits: a newer cut",
