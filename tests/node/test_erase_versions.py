@@ -142,7 +142,7 @@ def test_objects_under_retention_are_named_with_their_date_and_keep_the_order(
     assert bucket.with_keys(GONE)
 
 
-def test_where_brokers_may_not_see_versions_it_is_said_what_they_need(
+def test_brokers_that_may_not_see_versions_say_what_they_need(
     start: Start,
     moto_store: Store,
     talk_to: Callable[[NodeThread], Talk],

@@ -50,7 +50,7 @@ def brokers() -> Iterator[Brokers]:
         yield Brokers(silent.getsockname()[1])
 
 
-def test_who_does_not_answer_is_named_and_the_others_count(brokers: Brokers) -> None:
+def test_a_broker_that_does_not_answer_is_named_and_the_others_count(brokers: Brokers) -> None:
     began = time.monotonic()
     found = ask_each(
         cast("Cluster", brokers), [1, 2, 3, 4], lambda broker, _: broker * 10, CommandDeadline(0.3, WORLD)
@@ -61,7 +61,7 @@ def test_who_does_not_answer_is_named_and_the_others_count(brokers: Brokers) -> 
     assert time.monotonic() - began < 5, "each has the whole deadline, not one after the other"
 
 
-def test_what_a_broker_refuses_is_its_answer(brokers: Brokers) -> None:
+def test_a_refusal_is_an_answer(brokers: Brokers) -> None:
     def ask(broker: int, client: BlockingClient) -> None:
         raise StorageError(f"broker {broker} says no")
 
