@@ -80,5 +80,5 @@ def test_a_call_that_lasts_longer_than_the_deadline_is_not_waited_for(brokers: B
         goes_on.set()
 
 
-def test_nobody_to_ask_is_no_error(brokers: Brokers) -> None:
+def test_an_empty_list_of_brokers_is_no_error(brokers: Brokers) -> None:
     assert ask_each(cast("Cluster", brokers), [], lambda *_: None, CommandDeadline(1, WORLD)) == {}
