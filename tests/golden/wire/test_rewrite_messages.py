@@ -208,7 +208,7 @@ def test_every_cut_is_refused_and_no_byte_does_harm() -> None:
     [
         ({"topic_id": None}, "no topic"),
         ({"rewrite_id": None}, "no topic, or no id"),
-        ({"step": 3}, "step 3"),
+        ({"step": 4}, "step 4"),
         ({"step": -1}, "step -1"),
         ({"partition": -1}, "partition -1"),
         ({"base_offset": -1}, "offsets -1 to 5"),
@@ -218,6 +218,7 @@ def test_every_cut_is_refused_and_no_byte_does_harm() -> None:
         ({"old_keys": ()}, "belong to a commit"),
         ({"entries": b""}, "belong to a commit"),
         ({"step": int(RewriteStep.BEGIN)}, "belong to a commit"),
+        ({"step": int(RewriteStep.ALIVE)}, "belong to a commit"),
         ({"step": int(RewriteStep.GIVE_UP)}, "belong to a commit"),
     ],
 )
