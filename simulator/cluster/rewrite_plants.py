@@ -156,6 +156,15 @@ SIGNS_OF_REWRITES: Final[dict[Plant, tuple[str, ...]]] = {
 """Each with the invariant that it breaks: what is lost shows to consumers, too."""
 OF_REWRITES: Final[dict[str, Plant]] = {one.__name__: one for one in SIGNS_OF_REWRITES}
 WITHIN_OF_REWRITES: Final[dict[str, int]] = dict.fromkeys(OF_REWRITES, 200)
-"""Histories in which each is to be found. Measured from seed 1, at the latest: 1 for commits without an intent,
-epochs of the first segment and lost null keys, 2 for an order that a restore forgets, 6 for one record more,
-15 for a sweeper that ignores intents."""
+"""Histories in which each is to be found. Measured from seed 1, at the latest: 1 for commits without an
+intent, epochs of the first segment and lost null keys, 2 for an order that a restore forgets, 6 for one
+record more, 15 for a sweeper that ignores intents."""
+SELDOM_SHOW: Final = (
+    erased_above_the_high_watermark.__name__,
+    truncated_logs_stay_erased.__name__,
+    copied_before_it_is_erased.__name__,
+)
+"""Plants that random histories have not shown. What an order erases above a replica's high watermark is cut
+off with all else that diverges. A log is cut below an order's end only where committed records may be lost,
+of which nothing is said. A disk of before has to lead while its log is ahead of the archive, for less than a
+second: tests/unit/replicas/test_local_erasures.py does that."""
