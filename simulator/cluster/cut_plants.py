@@ -116,9 +116,11 @@ def tails_go_a_cut_too_early() -> None:
 
         return careless
 
-    async def hasty(self: Any, keys: Iterable[str], seen: Any, now_ms: int, failures: Any) -> int:
+    async def hasty(
+        self: Any, keys: Iterable[str], seen: Any, now_ms: int, failures: Any, versions: Any = None
+    ) -> int:
         dead = list(keys)
-        return await self._delete(dead, failures) if dead else 0
+        return await self._delete(dead, failures, versions) if dead else 0
 
     _swap(KeptDocuments, "kept", make)
     _swap(Sweeper, "_sweep_dead", lambda _: hasty)

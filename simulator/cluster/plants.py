@@ -105,8 +105,8 @@ def published_before_the_commit() -> None:
     """Publish the images that this node proposes before they are committed."""
 
     def make(proposed: Any) -> Any:
-        def eager(self: Any, image: Any, delta: Any, size: int) -> None:
-            proposed(self, image, delta, size)
+        def eager(self: Any, offset: int, image: Any, delta: Any, size: int) -> None:
+            proposed(self, offset, image, delta, size)
             self._high_watermark = max(self._high_watermark, image.offset + 1)
             self._publish_proposed()
 

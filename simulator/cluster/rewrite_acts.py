@@ -143,7 +143,19 @@ class RewritingWorld(CuttingWorld):
         self.rewrites.none_is_left()
 
     def _open_orders(self) -> list[UUID]:
-        return [one.id for one in self.image().erasures.values() if one.is_open]
+        return [
+            one.id for one in self.image().erasures.values() if one.is_open and not self._is_beyond(one.id)
+        ]
+
+    def _is_beyond(self, order_id: UUID) -> bool:
+        """Return whether an order waits for records that are lost: a partition that may lose some, as its
+        topic allows it, ends below the order's end."""
+        replicas, order = self.oracle.replicas, self.erasures.orders[order_id]
+        for key in replicas.shaken & order.ends.keys():
+            seen = replicas.seen.get((replicas.placed[key].leader, key))
+            if seen is not None and seen.end < order.ends[key]:
+                return True
+        return False
 
 
 async def keyed_topic(world: RewritingWorld, random: Random) -> None:
