@@ -122,7 +122,7 @@ def streamed(bucket: Bucket, where: str) -> list[Row]:
     at = plan.initial()
     found: list[Row] = []
     while (end := plan.latest(at)) != at:
-        found += rows(bucket, plan.plan(at, end), stream.read)  # type: ignore[arg-type]
+        found += rows(bucket, plan.plan(at, end), stream.read)
         at = end
     return found
 
