@@ -40,6 +40,8 @@ class KnownOrder:
     is_listed: bool = False
     """whether `CUT` lists it: no restore shows its records then"""
     is_done: bool = False
+    is_cancelled: bool = False
+    """whether its end was asked for: some replicas may have carried it out, and others not"""
     is_removed: bool = False
     """whether it left the metadata: a disk from before knows nothing of it any more"""
 
@@ -70,6 +72,10 @@ class Erasures:
 
     def may_go(self, place: Key, offset: int, record: KeyedRecord) -> bool:
         return any(order.has(place, offset, record) for order in self.orders.values())
+
+    def may_differ(self, place: Key, offset: int, record: KeyedRecord) -> bool:
+        """Return whether some replicas may have the record and others not, for good."""
+        return any(one.is_cancelled and one.has(place, offset, record) for one in self.orders.values())
 
     def is_barred(self, place: Key, offset: int, record: KeyedRecord) -> bool:
         """Return whether no restore may bring the record back."""

@@ -283,8 +283,10 @@ async def cancel_erasure(world: RewritingWorld, random: Random) -> None:
     """Cancel an order, which may be done by then."""
     there = sorted(world.image().erasures)
     if there:
-        request = ErasuresRequest(op=int(ErasureOp.CANCEL), id=random.choice(there))
-        await _ask_keeper(world, random, request, f"cancel order {request.id}")
+        order_id = random.choice(there)
+        world.erasures.orders[order_id].is_cancelled = True
+        request = ErasuresRequest(op=int(ErasureOp.CANCEL), id=order_id)
+        await _ask_keeper(world, random, request, f"cancel order {order_id}")
 
 
 async def _ask_keeper(world: RewritingWorld, random: Random, request: ErasuresRequest, what: str) -> None:
