@@ -45,6 +45,7 @@ from service.node.standalone_control_plane import AlonePlane, Home
 from service.node.supervisor import Supervisor
 from service.node.transactions import TransactionWiring
 from service.partition.fetch_sessions import FetchSessions
+from service.remote.opened_order import NoDocuments, OrderDocuments
 from service.replicas.dynamic_config import check_topics, dynamic_config, topic_settings
 from service.replicas.local_erasures import LocalErasures
 from service.replicas.metadata_applier import Applier
@@ -59,7 +60,6 @@ from service.serving.handlers.api_versions import answer_for, features_of_broker
 from service.serving.internal_topics import InternalTopics
 from service.serving.request_host import Broker
 from service.serving.topic_coordinator import CoordinatorParts
-from service.tiering.erasing.open_orders import NoDocuments, OrderDocuments
 from service.wire.apis import ListenerType
 
 if TYPE_CHECKING:

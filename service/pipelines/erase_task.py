@@ -19,6 +19,7 @@ from service.base.types import TopicIdPartition
 from service.remote.format.cut_codec import ErasureRef
 from service.remote.format.manifest import SegmentEntry
 from service.remote.format.stamp import Stamp, Writer
+from service.remote.opened_order import OpenOrder, opened
 from service.remote.reading.erasure_orders import open_order
 from service.remote.stores.errors import UNREADABLE, ObjectNotFound, raise_of_the_store
 from service.remote.stores.s3_encryption import S3Encryption
@@ -28,7 +29,6 @@ from service.spark.store import open_to_write, process_world
 from service.tiering.copier import CallProgress
 from service.tiering.erasing.erasure_rule import ErasureRule
 from service.tiering.erasing.hits import look_at_object
-from service.tiering.erasing.open_orders import OpenOrder, opened
 from service.tiering.rewriting.outside_worker import OutsideWorker
 from service.tiering.rewriting.rules import ChainRun
 

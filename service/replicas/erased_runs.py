@@ -11,8 +11,8 @@ from service.records.erasure import ErasureCopier
 from service.records.kernel_status import Status
 from service.records.scan import scan_batches
 from service.remote.format.cut_codec import Place
+from service.remote.opened_order import OrderDocuments
 from service.remote.reading.tail_records import TailRun
-from service.tiering.erasing.open_orders import OrderDocuments
 
 OrdersOf = Callable[[Place], Awaitable[Sequence[LocalErasure]]]
 """Return the orders that concern a partition. `StorageError`, `CorruptionError` if one cannot be read."""

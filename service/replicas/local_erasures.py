@@ -30,8 +30,8 @@ from service.metadata.image import MetadataImage
 from service.partition.partition import Partition
 from service.remote.catalog import ErasedPlace, Erasure, NodeCatalog
 from service.remote.format.cut_codec import Place
+from service.remote.opened_order import OrderDocuments, end_of
 from service.replicas.partition_registry import Replicas
-from service.tiering.erasing.open_orders import OrderDocuments, end_of
 
 _log = logging.getLogger(__name__)
 

@@ -27,6 +27,7 @@ from service.partition.partition import Partition
 from service.remote.catalog import IN_BUCKET, Erasure
 from service.remote.format.cut_codec import Place
 from service.remote.format.erase_codec import ErasureOrder, decode_erasure
+from service.remote.opened_order import OpenOrder, opened
 from service.replicas.dynamic_config import topic_settings
 from service.serving.control_plane import ControlPlane
 from service.serving.topic_rights import TopicRights
@@ -38,7 +39,6 @@ from service.tiering.erasing.counting import (
     count_in_tails,
 )
 from service.tiering.erasing.leftovers import VersionsLeft
-from service.tiering.erasing.open_orders import OpenOrder, opened
 from service.tiering.erasing.order_keeper import OrderKeeper
 from service.tiering.manager import TieringManager
 from service.wire.erasure_counts import END

@@ -20,6 +20,7 @@ from service.remote.catalog import NodeCatalog
 from service.remote.format.cut_codec import MetadataEnd
 from service.remote.format.manifest import USUAL_LIMITS, ManifestLimits
 from service.remote.format.stamp import Stamp, Writer
+from service.remote.opened_order import OrderDocuments
 from service.remote.stores.store import ObjectStore
 from service.tiering.archive_attempt import TieringContext
 from service.tiering.bucket_maintenance import BucketMaintenance
@@ -34,7 +35,7 @@ from service.tiering.cuts.saved_metadata import SavedMetadata
 from service.tiering.cuts.saving import TailSaver, TailSettings
 from service.tiering.eraser import Eraser
 from service.tiering.erasing.bucket_work import BucketWork
-from service.tiering.erasing.open_orders import OpenOrders, OrderDocuments
+from service.tiering.erasing.open_orders import OpenOrders
 from service.tiering.erasing.order_keeper import OrderKeeper
 from service.tiering.erasing.remains import VersionsOf
 from service.tiering.metadata_copy import MetadataCopies, MetadataSnapshot

@@ -30,6 +30,7 @@ from service.remote.catalog import (
 )
 from service.remote.format.cut_codec import Place
 from service.remote.format.manifest import Manifest, SegmentEntry
+from service.remote.opened_order import OpenOrder, OrderDocuments
 from service.remote.stores.errors import UNREADABLE, raise_of_the_store
 from service.remote.stores.store import ObjectStore
 from service.tiering.archive_attempt import TieringContext
@@ -38,7 +39,6 @@ from service.tiering.erasing.archive_progress import ArchiveWork, OrderWork
 from service.tiering.erasing.cluster_view import ErasureCluster
 from service.tiering.erasing.erasure_rule import ErasureRule
 from service.tiering.erasing.hits import look_at_object
-from service.tiering.erasing.open_orders import OpenOrder, OrderDocuments
 from service.tiering.erasing.ports import ErasureCatalog, LedPartitions, RunWriter
 from service.tiering.erasing.stretches import fits
 from service.tiering.ports import TieredPartition

@@ -14,6 +14,7 @@ from service.records.erasure import count_hits
 from service.records.scan import scan_pieces
 from service.remote.catalog import CatalogEntry
 from service.remote.format.keys import TailKey, parse_key
+from service.remote.opened_order import OpenOrder
 from service.remote.reading.tails import find_tail
 from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.store import ObjectStore
@@ -21,7 +22,6 @@ from service.tiering.chain import ChainStore
 from service.tiering.copier import CallProgress
 from service.tiering.erasing.bucket_work import live_of
 from service.tiering.erasing.hits import count_in_section, look_at_object
-from service.tiering.erasing.open_orders import OpenOrder
 from service.tiering.ports import SegmentRun
 from service.tiering.rewriting.chain_units import units_from
 from service.wire.erasure_counts import END, Counted

@@ -14,6 +14,7 @@ from service.records.scan import scan_pieces
 from service.remote.format.manifest import SegmentEntry
 from service.remote.format.segment_object import KEY_FILTER, Footer
 from service.remote.format.tail_object import TailSection
+from service.remote.opened_order import OpenOrder
 from service.remote.reading.key_filters import ObjectEnd, open_key_filter
 from service.remote.reading.object_reader import footer_of
 from service.remote.reading.tail_records import read_section as read_tail_section
@@ -21,7 +22,6 @@ from service.remote.reading.tails import find_tail
 from service.remote.stores.errors import ObjectNotFound, ObjectTruncated, naming
 from service.remote.stores.store import ObjectStore
 from service.tiering.copier import CallProgress
-from service.tiering.erasing.open_orders import OpenOrder
 
 _BEFORE_FOOTER: Final = 128 << 10
 """Bytes before an object's footer that are read with it: most filters are smaller."""

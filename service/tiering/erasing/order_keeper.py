@@ -28,6 +28,7 @@ from service.remote.catalog import Erasure
 from service.remote.format.cut_codec import MAX_ERASURES, CutRef, Cuts, ErasureRef, MetadataEnd
 from service.remote.format.erase_codec import ErasureOrder
 from service.remote.format.keys import TailKey, parse_key
+from service.remote.opened_order import OpenOrder, OrderDocuments
 from service.remote.reading.tails import open_cuts
 from service.remote.stores.errors import UNREADABLE, ObjectNotFound, raise_of_the_store
 from service.tiering.archive_attempt import TieringContext
@@ -36,7 +37,6 @@ from service.tiering.cuts.needed_chains import NEVER_NAMED
 from service.tiering.erasing.cluster_view import ErasureCluster
 from service.tiering.erasing.hits import count_in_tail
 from service.tiering.erasing.leftovers import Remains
-from service.tiering.erasing.open_orders import OpenOrder, OrderDocuments
 from service.tiering.erasing.order_metrics import OrderStanding
 from service.tiering.erasing.order_objects import OrderDiffers, remove_versions, write_order
 from service.tiering.erasing.order_progress import PlacesLeft, places_left

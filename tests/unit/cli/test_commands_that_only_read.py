@@ -42,6 +42,7 @@ WRITERS = {
     "firn restore apply": "makes a prefix of the new cluster",
     "firn bucket check": "writes under probe/",
     "firn rewrite": "merges small objects",
+    "firn pipeline erase": "writes objects without the keys of an order",
     "firn bucket create": "creates a bucket",
 }
 CHANGERS = {

@@ -20,9 +20,9 @@ from service.records.batch import stamp
 from service.records.erasure import hash_key
 from service.remote.catalog import IN_BUCKET, ErasedPlace, Erasure
 from service.remote.format.erase_codec import ErasedTopic, ErasureOrder
+from service.remote.opened_order import Ends, NoDocuments, OpenOrder, OrderDocuments, opened
 from service.replicas import local_erasures
 from service.replicas.local_erasures import LocalErasures
-from service.tiering.erasing.open_orders import Ends, NoDocuments, OpenOrder, OrderDocuments, opened
 from tests.support.compaction import START_MS, Pair, make_batch
 from tests.support.one_of_three import (
     CLUSTER,

@@ -26,6 +26,7 @@ from service.remote.format.cut_codec import Place
 from service.remote.format.erase_codec import ErasedTopic, ErasureOrder, encode_erasure
 from service.remote.format.manifest import ManifestLimits
 from service.remote.format.segment_object import KEY_FILTER
+from service.remote.opened_order import opened
 from service.remote.reading.object_reader import open_footer_of
 from service.tiering.copier import CallProgress
 from service.tiering.erasing.archive_progress import ArchiveWork, OrderWork
@@ -33,7 +34,6 @@ from service.tiering.erasing.bucket_work import BucketWork
 from service.tiering.erasing.counting import count_in_chain, count_in_log
 from service.tiering.erasing.erasure_rule import ErasureRule
 from service.tiering.erasing.hits import look_at_object
-from service.tiering.erasing.open_orders import opened
 from service.tiering.erasing.ports import RunWriter
 from service.tiering.rewriting.rewriter import RewriteOutcome
 from service.tiering.rewriting.rules import Rule

@@ -9,10 +9,10 @@ import pytest
 
 from service.records.erasure import filter_hash, hash_key
 from service.remote.format.erase_codec import ErasedTopic, ErasureOrder
+from service.remote.opened_order import OpenOrder, opened
 from service.tiering.copier import CallProgress
 from service.tiering.erasing import counting
 from service.tiering.erasing.counting import count_in_tails
-from service.tiering.erasing.open_orders import OpenOrder, opened
 from service.wire.erasure_counts import END, Counted
 from tests.unit.tiering.cut_keeper import CutKeeper
 from tests.unit.tiering.world import CLUSTER, World

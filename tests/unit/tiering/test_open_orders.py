@@ -13,10 +13,11 @@ from service.base.errors import CorruptionError
 from service.records.erasure import filter_hash, hash_key
 from service.remote.catalog import Erasure
 from service.remote.format.erase_codec import ErasedTopic, ErasureOrder, encode_erasure
+from service.remote.opened_order import end_of
 from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.obstore_store import open_store
 from service.remote.stores.store import ObjectStore
-from service.tiering.erasing.open_orders import MOST_KEPT, OpenOrders, end_of
+from service.tiering.erasing.open_orders import MOST_KEPT, OpenOrders
 from tests.support.compaction import START_MS
 from tests.support.one_of_three import CLUSTER, TOPIC
 from tests.support.world import WORLD
