@@ -54,19 +54,22 @@ def test_an_upload_cut_off_by_a_kill_is_aborted_by_a_sweep(
         Confluent().produce(node.bootstrap, "topic", rows)
         assert second_part.wait(30)
         node.kill()
-        (abandoned,) = unfinished(store)
-        assert abandoned.endswith(".seg")
+        # More than one where the gateway was slow: the client then asks for an upload once more.
+        abandoned = unfinished(store)
+        assert abandoned
+        assert all(key.endswith(".seg") for key in abandoned)
         proxy.plan = None
         node.start()
         # The segment goes up again under another key.
         wait_until("a segment", lambda: any(key.endswith(".seg") for key in store.objects()), 60)
-        wait_until("the uploads of this life to end", lambda: unfinished(store) == [abandoned], 60)
+        wait_until("the uploads of this life to end", lambda: unfinished(store) == abandoned, 60)
         found = Confluent().read(node.bootstrap, "topic", 0, 0, ROWS)
         assert digest(found) == digest(rows)
         node.stop()
-    assert "1 unfinished uploads, none aborted" in sweep(store)
-    assert unfinished(store) == [abandoned]
-    assert "1 unfinished uploads, 1 aborted" in sweep(store, "--delete")
+    count = len(abandoned)
+    assert f"{count} unfinished uploads, none aborted" in sweep(store)
+    assert unfinished(store) == abandoned
+    assert f"{count} unfinished uploads, {count} aborted" in sweep(store, "--delete")
     assert unfinished(store) == []
     fsck(store)
 

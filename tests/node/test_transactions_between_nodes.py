@@ -220,7 +220,7 @@ def test_lag_of_a_group_includes_partitions_that_are_on_other_brokers_only(three
     assert lags() == {0: 3, 1: 4, 2: 5}, "at once, each end from the broker that has it"
     gone = request_module(ApiKey.DELETE_TOPICS).DeleteTopicState(name="apart", topic_id=None)
     three.talk(ApiKey.DELETE_TOPICS, "DeleteTopicsRequest", topics=(gone,), timeout=20_000)
-    assert lags() == {}
+    wait_until("the coordinator to know that the topic is gone", lambda: lags() == {})
 
 
 def has_taken(three: Three, topic_id: Any, n: int) -> bool:
