@@ -27,6 +27,7 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
+from bench.spark_session import spark_session
 from bench.tiered_cluster import summed_figures, tiered_cluster
 from service.console.figures import Figures
 from tests.support.clients import Admin
@@ -283,17 +284,7 @@ def read_by_spark(
     if find_spec("pyspark") is None:
         print("Spark: left out, as pyspark is not here (make spark)")
         return 0
-    from pyspark_firn import session
-
-    config = {
-        "spark.driver.memory": "1g",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.local.dir": str(folder / "spark"),
-    }
-    spark = session("bench", master="local[2]", config=config)
-    try:
-        spark.sparkContext.setLogLevel("ERROR")
+    with spark_session(folder, memory="1g") as spark:
         reader = spark.read.format("firn").options(url=store.url, subscribe=TOPIC, endpoint=endpoint)
         reader = reader.option("bootstrap.servers", cluster.bootstrap)
         sent = f"format_string('person-%09d-of-the-bench', (offset * {PARTITIONS} + partition) % {keys})"
@@ -301,8 +292,6 @@ def read_by_spark(
         text = "cast(key as string)"
         checked = reader.load().selectExpr(f"not ({text} <=> {sent}) or {text} in ({gone}) as is_wrong")
         row = checked.selectExpr("count(*) as found", "count_if(is_wrong) as wrong").first()
-    finally:
-        spark.stop()
     lacks: int = kept_records(records, keys, erased) - row["found"]
     print(f"Spark: {row['found']} records, {lacks} of those that stay are missing, {row['wrong']} are wrong")
     wrong: int = row["wrong"]

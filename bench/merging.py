@@ -41,6 +41,7 @@ from confluent_kafka.admin import (
 )
 
 from bench.replica_load import Felt, felt_of
+from bench.spark_session import spark_session
 from tests.support.processes import Node, free_port, wait_until
 from tests.support.stores import CREDENTIALS, Store, new_bucket, versitygw_binary, versitygw_server
 
@@ -75,7 +76,7 @@ def main() -> int:
         }
         node = Node(folder / "node", settings, dict(store.env)).start()
         stack.callback(node.kill)
-        spark = stack.enter_context(_session(folder)) if find_spec("pyspark") else None
+        spark = stack.enter_context(spark_session(folder)) if find_spec("pyspark") else None
         return run(args, node, store, endpoint, spark)
 
 
@@ -261,24 +262,6 @@ def _counted(spark: Any, store: Store, endpoint: str, rounds: int) -> tuple[int,
             times.append(time.monotonic() - began)
             requests.append(methods["GET"])
     return round(statistics.median(requests)), statistics.median(times), records
-
-
-@contextmanager
-def _session(folder: Path) -> Iterator[Any]:
-    from pyspark_firn import session
-
-    config = {
-        "spark.driver.memory": "2g",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.local.dir": str(folder / "spark"),
-    }
-    spark = session("bench", master="local[2]", config=config)
-    spark.sparkContext.setLogLevel("ERROR")
-    try:
-        yield spark
-    finally:
-        spark.stop()
 
 
 @contextmanager

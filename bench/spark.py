@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 
 from bench import columns
 from bench.peers import KafkaPeer, kafka_is_here
+from bench.spark_session import spark_session
 from service.base.world import system_world
 from service.records.batch import CompressionType
 from service.records.columns import ColumnDecoder
@@ -96,7 +97,11 @@ def main() -> int:
     lines = _decode()
     with tempfile.TemporaryDirectory(prefix="firn-bench-") as name:
         folder = Path(name)
-        with _logs(folder, arguments.records) as (bootstrap, store), _session(folder) as spark:
+        jars = {"spark.jars": connector_jars()}
+        with (
+            _logs(folder, arguments.records) as (bootstrap, store),
+            spark_session(folder, more=jars) as spark,
+        ):
             lines += _speed(spark, bootstrap, store, arguments.records, arguments.rounds)
             lines += _skew(spark, bootstrap, store, arguments.rounds)
             lines += _tail(spark, folder, min(arguments.records, TAIL_RECORDS), arguments.rounds)
@@ -164,25 +169,6 @@ def _fill(bootstrap: str, topic: str, counts: list[int], **config: str) -> None:
                     under_way -= 1
         for _ in range(under_way):
             connection.receive_frame()
-
-
-@contextlib.contextmanager
-def _session(folder: Path) -> Iterator[Any]:
-    from pyspark_firn import session
-
-    config = {
-        "spark.jars": connector_jars(),
-        "spark.driver.memory": "2g",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.local.dir": str(folder / "spark"),
-    }
-    spark = session("bench", master="local[2]", config=config)
-    spark.sparkContext.setLogLevel("ERROR")
-    try:
-        yield spark
-    finally:
-        spark.stop()
 
 
 def _firn(spark: Any, store: Store, topic: str, schema: str | None = None, **options: str) -> Any:
