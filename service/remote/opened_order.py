@@ -17,7 +17,7 @@ from service.remote.catalog import Erasure
 from service.remote.format.erase_codec import ErasureOrder
 
 Ends = Mapping[UUID, tuple[int, ...]]
-"""Of each partition the offset below which records go, exclusive; by topic."""
+"""Offsets below which records go, exclusive: by topic, one for each partition."""
 
 
 class OpenOrder(NamedTuple):

@@ -21,7 +21,7 @@ from service.base.types import TopicIdPartition
 from service.remote.catalog import MAX_REWRITE_SPAN
 from service.remote.format.manifest import SegmentEntry
 from service.remote.format.run_check import MAX_RUN_SEGMENTS
-from service.tiering.rewriting.rules import ChainRun
+from service.tiering.rewriting.rules import ChainRun, fits_one_object
 
 MOST_LOG_BYTES: Final = 1 << 30
 """Most bytes of the log of an object that is made of several."""
@@ -50,9 +50,7 @@ class Stretch(NamedTuple):
 
 def fits(run: Sequence[SegmentEntry], one: SegmentEntry, run_bytes: int) -> bool:
     """Return whether an object may be written anew together with the run before it, as one object."""
-    size = sum(entry.log_length for entry in run) + one.log_length
-    span = one.last_offset - run[0].base_offset
-    return len(run) < MAX_RUN_SEGMENTS and size <= min(run_bytes, MOST_LOG_BYTES) and span < MAX_REWRITE_SPAN
+    return fits_one_object(run, one, min(run_bytes, MOST_LOG_BYTES))
 
 
 def find_stretches(

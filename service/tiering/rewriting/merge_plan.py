@@ -20,8 +20,8 @@ from typing import Final, NamedTuple
 
 from service.base.types import NO_TIMESTAMP
 from service.remote.format.manifest import SegmentEntry
-from service.remote.format.run_check import MAX_OFFSET_SPAN, MAX_RUN_SEGMENTS
 from service.remote.format.segment_object import MAX_LOG_LENGTH
+from service.tiering.rewriting.rules import fits_one_object
 
 MIN_RUN: Final = 8
 _PARTS_OF_RETENTION: Final = 8
@@ -168,10 +168,8 @@ class _Search:
 
     def _fits(self, run: list[SegmentEntry], entry: SegmentEntry) -> bool:
         return (
-            len(run) < MAX_RUN_SEGMENTS
+            fits_one_object(run, entry, MAX_LOG_LENGTH)
             and sum(one.size for one in run) + entry.size <= self._limits.object_bytes
-            and sum(one.log_length for one in run) + entry.log_length <= MAX_LOG_LENGTH
-            and entry.last_offset - run[0].base_offset <= MAX_OFFSET_SPAN
             and (self._limits.span_ms < 0 or _span_ms([*run, entry]) <= self._limits.span_ms)
         )
 

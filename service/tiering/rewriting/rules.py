@@ -6,14 +6,14 @@ object of it: the run's first and last offset stay, so start, end and borders of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from service.base.types import TopicIdPartition
 from service.records.scan import BatchScan
 from service.remote.catalog import RewriteKind
 from service.remote.format.manifest import SegmentEntry
-from service.remote.format.run_check import run_epochs
+from service.remote.format.run_check import MAX_OFFSET_SPAN, MAX_RUN_SEGMENTS, run_epochs
 
 
 class ChainRun(NamedTuple):
@@ -54,6 +54,15 @@ class ChainRun(NamedTuple):
     def leader_epochs(self) -> tuple[tuple[int, int], ...]:
         """Leader epochs of its offsets as its entries have them, not as batches are left."""
         return run_epochs(self.entries)
+
+
+def fits_one_object(run: Sequence[SegmentEntry], one: SegmentEntry, log_bytes: int) -> bool:
+    """Return whether a run and the object behind it may become one, of at most so many bytes of the log."""
+    return (
+        len(run) < MAX_RUN_SEGMENTS
+        and sum(entry.log_length for entry in run) + one.log_length <= log_bytes
+        and one.last_offset - run[0].base_offset <= MAX_OFFSET_SPAN
+    )
 
 
 class BatchCopier(Protocol):
