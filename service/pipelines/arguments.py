@@ -104,13 +104,8 @@ def add_erase_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bootstrap-server", required=True, metavar="HOST:PORT,…", help="brokers of the cluster"
     )
-    parser.add_argument(
-        "--client",
-        type=setting,
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="a setting of the connections to brokers, as security.protocol=SSL; repeatable",
+    add_settings(
+        parser, "--client", "a setting of the connections to brokers, as security.protocol=SSL; repeatable"
     )
     add_source_option(parser, "an option of the store, as aws.profile=eraser; repeatable")
     parser.add_argument(
@@ -167,14 +162,7 @@ def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--parallelism", type=count_from(1), metavar="N", help="partitions at a time (default: Spark's)"
     )
-    parser.add_argument(
-        "--client",
-        type=setting,
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="a setting of librdkafka's producer; repeatable",
-    )
+    add_settings(parser, "--client", "a setting of librdkafka's producer; repeatable")
 
 
 def add_stats_arguments(parser: argparse.ArgumentParser) -> None:
@@ -206,14 +194,7 @@ def add_bucket_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--master", metavar="URL", help="Spark master (default: that of spark-submit, else all local cores)"
     )
-    parser.add_argument(
-        "--conf",
-        type=setting,
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="a Spark setting; repeatable",
-    )
+    add_settings(parser, "--conf", "a Spark setting; repeatable")
     parser.add_argument(
         "--log",
         metavar="FILE",
@@ -251,14 +232,14 @@ def add_source_option(
     parser: argparse.ArgumentParser,
     help: str = "any other option of the firn source, as isolationLevel=read_committed; repeatable",
 ) -> None:
-    parser.add_argument(
-        "--option",
-        type=setting,
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help=help,
-    )
+    add_settings(parser, "--option", help, metavar="NAME=VALUE")
+
+
+def add_settings(
+    parser: argparse.ArgumentParser, name: str, help: str, *, metavar: str = "KEY=VALUE"
+) -> None:
+    """Add an option that is given once for each of its settings."""
+    parser.add_argument(name, type=setting, action="append", default=[], metavar=metavar, help=help)
 
 
 def order_id(text: str) -> UUID:
