@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pytest
 from kio.schema.errors import ErrorCode
 
+from service.base.world import system_world
 from tests.node.conftest import NodeThread, Talk
 from tests.support.console_thread import ConsoleThread
 from tests.support.transactional_client import TransactionalClient, settled
@@ -25,6 +26,7 @@ class Shown(NamedTuple):
 def shown(start: Callable[..., NodeThread]) -> Iterator[Shown]:
     """A node that takes what it cannot verify, so that transactions can hang, and its console."""
     node = start(
+        system_world(),  # the console's clock
         transaction_partition_verification_enable="false",
         transaction_state_log_num_partitions="2",
         offsets_topic_num_partitions="2",

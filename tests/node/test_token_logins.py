@@ -13,6 +13,7 @@ import pytest
 from service.base.clock import SystemClock
 from service.base.disk import SystemDisk
 from service.base.errors import ConfigError
+from service.base.world import system_world
 from service.client.blocking_client import BlockingClient
 from service.client.security import Security
 from service.client.tokens import BearerCredentials, FileToken, IssuerToken
@@ -45,7 +46,7 @@ Start = Callable[..., NodeThread]
 
 
 def node_of(folder: Path, settings: dict[str, Any]) -> NodeThread:
-    return NodeThread(folder, **settings)
+    return NodeThread(folder, system_world(), **settings)  # tokens are of today
 
 
 @pytest.fixture

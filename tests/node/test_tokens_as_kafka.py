@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from service.base.world import system_world
 from service.metadata.batches import decode_batches
 from service.metadata.image import MetadataImage
 from service.metadata.image_frames import image_frames
@@ -41,12 +42,12 @@ def differences(steps: tuple[tuple[Any, ...], ...], ours: list[Any], kafkas: lis
 
 
 def test_every_answer_is_kafkas(start: Start) -> None:
-    node = start(**SASL, **CLOSED, **{"delegation.token.secret.key": KEY})
+    node = start(system_world(), **SASL, **CLOSED, **{"delegation.token.secret.key": KEY})
     assert differences(STEPS, script(node).run(STEPS), CAPTURED["steps"]) == []
 
 
 def test_every_answer_without_a_key_is_kafkas(start: Start) -> None:
-    ours = script(start(**SASL, **CLOSED)).run(WITHOUT_A_KEY)
+    ours = script(start(system_world(), **SASL, **CLOSED)).run(WITHOUT_A_KEY)
     assert differences(WITHOUT_A_KEY, ours, CAPTURED["without_a_key"]) == []
 
 

@@ -10,18 +10,21 @@ from pathlib import Path
 
 import pytest
 
+from service.base.world import system_world
 from tests.node.conftest import NodeThread, Talk
 from tests.node.conftest import start as start
 from tests.support.wire import RawConnection
+from tests.support.world import ShiftedClock
 
 GOLDEN = Path(__file__).parent / "kafka-transactions"
+WRITTEN_MS = 1_795_899_473_000  # later, the node would have forgotten the producers
 EXCHANGES = json.loads((GOLDEN / "exchanges.json").read_text())
 
 
 @pytest.fixture
 def node(start: Callable[..., NodeThread], tmp_path: Path) -> NodeThread:
     """A node whose partition has Kafka's files."""
-    node = start()
+    node = start(system_world(ShiftedClock(WRITTEN_MS)))
     with node.client() as client:
         talk = Talk(client)
         talk.create("golden", internal_segment_bytes="2500", index_interval_bytes="300")
@@ -32,7 +35,7 @@ def node(start: Callable[..., NodeThread], tmp_path: Path) -> NodeThread:
     shutil.copytree(GOLDEN / "golden-0", directory)
     for name, data in kept.items():
         (directory / name).write_bytes(data)
-    return start()
+    return start(system_world(ShiftedClock(WRITTEN_MS)))
 
 
 def test_readers_get_kafkas_answers(node: NodeThread) -> None:
