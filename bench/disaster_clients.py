@@ -151,18 +151,23 @@ class Echo(threading.Thread):
         self._producer = confluent_kafka.Producer(
             {"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0, "message.timeout.ms": 5_000}
         )
-        self._consumer = confluent_kafka.Consumer(
+        self._bootstrap, self.group, self._paused = bootstrap, group, paused
+        self._consumer = self._joined()
+        self.commits: list[float] = []
+        self.rejoins = False
+
+    def _joined(self) -> confluent_kafka.Consumer:
+        consumer = confluent_kafka.Consumer(
             {
-                "bootstrap.servers": bootstrap,
-                "group.id": group,
+                "bootstrap.servers": self._bootstrap,
+                "group.id": self.group,
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
                 "session.timeout.ms": 10_000,
             }
         )
-        self.group, self._paused = group, paused
-        self.commits: list[float] = []
-        self.rejoins = True
+        consumer.subscribe([CHAINS])
+        return consumer
 
     def run(self) -> None:
         while not self._paused.over.is_set():
@@ -170,10 +175,11 @@ class Echo(threading.Thread):
                 if not may_run:
                     break
                 if self.rejoins:
-                    # Its position is that of the lost cluster; what it answered there may be lost.
+                    # Its position is that of the lost cluster; what it answered there may be lost. A new
+                    # consumer, as `unsubscribe` waits for the coordinator without releasing the GIL.
                     self.rejoins = False
-                    self._consumer.unsubscribe()
-                    self._consumer.subscribe([CHAINS])
+                    self._consumer.close()
+                    self._consumer = self._joined()
                 message = self._consumer.poll(0.2)
                 if message is None or message.error() is not None:
                     continue

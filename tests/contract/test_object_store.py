@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from service.base.errors import CorruptionError
+from service.base.types import Buffer
 from service.remote.stores.errors import ObjectNotFound, ObjectTruncated
 from tests.contract.backends import PART_BYTES, Backend
 
@@ -162,6 +163,19 @@ def test_a_stream_becomes_one_object_below_and_beyond_one_part(backend: Backend,
     assert backend.store.head("big").size == size
     assert backend.store.get("big", max_size=size) == expected
     assert backend.unfinished_uploads() == []
+
+
+@pytest.mark.parametrize("size", [1_000, 3 * PART_BYTES])
+def test_the_parts_of_a_stream_may_come_from_the_store(backend: Backend, size: int) -> None:
+    data = (bytes(range(251)) * (size // 251 + 1))[:size]
+    backend.store.put("old", data)
+
+    def parts() -> Iterator[Buffer]:
+        for start in range(0, size, size // 5):
+            yield backend.store.get_range("old", start, min(size // 5, size - start))
+
+    backend.store.put_stream("new", parts(), size)
+    assert backend.store.get("new", max_size=size) == data
 
 
 class Broken(Exception):

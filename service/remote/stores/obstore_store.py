@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -299,7 +300,10 @@ class ObstoreStore:
         if size <= self._options.part_bytes:
             self.put(key, b"".join(counted))
             return
-        watched = _Watched(counted)
+        # obstore takes the parts on a thread that drives its runtime, where no other call of obstore may be
+        # made: parts that are read from a store, as those of a rewrite, are made on a thread of their own.
+        maker = self._world.threads.pool("upload-parts", 1)
+        watched = _Watched(counted, maker)
         try:
             with self._sending(key) as client:
                 # Aborts the upload when the store or the iterator raises.
@@ -317,6 +321,8 @@ class ObstoreStore:
             # The parts failed first, and then the store did not confirm the abort.
             watched.failure.add_note(f"the upload may not be aborted: {e}")
             raise watched.failure from None
+        finally:
+            maker.shutdown()
 
     def get(self, key: str, *, max_size: int) -> bytes:
         return self.get_tagged(key, max_size=max_size).data
@@ -519,10 +525,10 @@ def _may_be_past_the_end(error: StorageError) -> bool:
 
 
 class _Watched:
-    """Passes `parts` on, and keeps their error: obstore lets a failing abort hide it."""
+    """Passes on `parts`, made by `maker`, and keeps their error: obstore lets a failing abort hide it."""
 
-    def __init__(self, parts: Iterator[Buffer]) -> None:
-        self._parts = parts
+    def __init__(self, parts: Iterator[Buffer], maker: Executor) -> None:
+        self._parts, self._maker = parts, maker
         self.failure: Exception | None = None
 
     def __iter__(self) -> Iterator[Buffer]:
@@ -530,12 +536,13 @@ class _Watched:
 
     def __next__(self) -> Buffer:
         try:
-            return next(self._parts)
-        except StopIteration:
-            raise
+            part = self._maker.submit(next, self._parts, None).result()
         except Exception as e:
             self.failure = e
             raise
+        if part is None:
+            raise StopIteration
+        return part
 
 
 def _counted(key: str, parts: Iterable[Buffer], size: int) -> Iterator[Buffer]:
