@@ -235,6 +235,11 @@ def _translated(key: str, place: str) -> Iterator[None]:
         raise store_error(key, place, str(e), not_found=True) from e
     except exceptions.BaseError as e:
         raise store_error(key, place, str(e), is_refusal=isinstance(e, _REFUSED)) from e
+    except BaseException as e:
+        if type(e).__name__ != "PanicException":  # pyo3's, which no module exports
+            raise
+        # One call that fails, not the end of the node.
+        raise StoreUnavailable(f"{place}: {key}: the store's client panicked: {e}") from e
 
 
 MakeClient = Callable[[float | None], "Client"]
