@@ -151,7 +151,7 @@ class Echo(threading.Thread):
         self._producer = confluent_kafka.Producer(
             {"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0, "message.timeout.ms": 5_000}
         )
-        self._bootstrap, self.group, self._paused = bootstrap, group, paused
+        self._address, self.group, self._paused = bootstrap, group, paused
         self._consumer = self._joined()
         self.commits: list[float] = []
         self.rejoins = False
@@ -159,7 +159,7 @@ class Echo(threading.Thread):
     def _joined(self) -> confluent_kafka.Consumer:
         consumer = confluent_kafka.Consumer(
             {
-                "bootstrap.servers": self._bootstrap,
+                "bootstrap.servers": self._address,
                 "group.id": self.group,
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
