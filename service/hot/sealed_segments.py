@@ -110,7 +110,11 @@ class SealedSegments:
 
     def flushed(self) -> None:
         """Notify after a flush, if a producer snapshot was missing before."""
-        if self._is_held_back:
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Notify, if segments were held back and may be copied now."""
+        if self._is_held_back and self.may_copy():
             self._is_held_back = False
             self._notify()
 

@@ -106,12 +106,16 @@ class LocalErasures:
         """orders whose documents could not be read"""
         self._running: dict[_Key, asyncio.Task[None]] = {}
         self._surveyed_ms: int | None = None
+        self._topics: set[UUID] = set()
+        """those of the orders of the last survey, and of orders that have changed since"""
 
     # -- `ApplierListener`
 
     def applied(self, before: MetadataImage, image: MetadataImage, delta: MetadataDelta) -> None:
         """Look again where orders have changed."""
         if delta.erasures:
+            changed = (before.erasures.get(one) for one in delta.erasures)
+            self._topics.update(topic_id for one in changed if one is not None for topic_id in one.topics)
             self._surveyed_ms = None
             self._news.set()
 
@@ -183,8 +187,22 @@ class LocalErasures:
             if untold:
                 await self._tell(order.id, untold)
         self._waits = waits
+        await self._let_copy(image, piece)
         self._unread = {one: wait for one, wait in self._unread.items() if one in image.erasures}
         self._documents.keep(image.erasures)
+
+    async def _let_copy(self, image: MetadataImage, piece: Slice) -> None:
+        """Have segments copied that waited for an order that is carried out now, or gone: no flush need come
+        in a log that nobody writes to."""
+        topics = {topic_id for order in image.erasures.values() for topic_id in order.topics}
+        concerned, self._topics = topics | self._topics, topics
+        for topic_id in sorted(concerned):
+            topic = image.topics_by_id.get(topic_id)
+            for index in () if topic is None else topic.partitions:
+                if piece.is_over():
+                    await piece.next_turn()
+                if (partition := self._replicas.get(topic_id, index)) is not None:
+                    partition.log.sealed.look_again()
 
     def _places(self, image: MetadataImage, order: Erasure) -> Iterator[tuple[Place, int]]:
         """Yield the partitions of an order that have a replica here, with their leader epochs."""

@@ -14,6 +14,7 @@ from service.base.clock import ManualClock
 from service.base.errors import CorruptionError, StorageError
 from service.hot.cleaning.erasing import Erasing, LocalErasure
 from service.hot.log import LocalLog
+from service.hot.sealed_segments import SealedSegments
 from service.metadata.image_frames import erased_records, erasure_record
 from service.metadata.records import RemoveErasureRecord
 from service.records.batch import stamp
@@ -342,6 +343,36 @@ def test_a_log_from_before_an_order_that_is_done_shows_nothing_until_it_is_carri
         await until(lambda: one.log().state.erased.has(ORDER))
         assert not found()
         assert one.keys() == [b"a"]
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_segments_that_waited_for_an_order_are_copied_once_nothing_is_in_their_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_gone: bool
+) -> None:
+    """Nobody writes to the log, so no flush says that its segments may be copied."""
+    monkeypatch.setattr(SealedSegments, "flushed", lambda self: None)
+
+    async def scenario(one: Played) -> None:
+        one.documents.failure = StorageError("the store is away")
+        one.put(b"a", b"gone")
+        one.replicated(2)
+        one.log().appender.roll()
+        one.log().durability.flush()
+        sealed, news = one.log().sealed, list[bool]()
+        assert sealed.spans(0, 9)
+        await one.order(2)
+        await one.erased(0, OTHER, IN_BUCKET)
+        assert not sealed.spans(0, 9), "the bucket part is over: it would bring the key back"
+        sealed.watch(lambda: news.append(sealed.may_copy()))
+        if is_gone:
+            await one.node.tell(RemoveErasureRecord(id=ORDER))
+        else:
+            one.documents.failure = None
+            one.later()
+        await until(lambda: any(news))
+        assert sealed.spans(0, 9)
 
     play(tmp_path, scenario)
 
