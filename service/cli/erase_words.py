@@ -24,7 +24,13 @@ def order_document(order: ErasureOrder) -> dict[str, Any]:
         "keys": order.keys,
         "before_ms": None if order.before_ms < 0 else order.before_ms,
         "topics": [
-            {"id": str(one.topic_id), "name": one.name, "ends": list(one.ends)} for one in order.topics
+            {
+                "id": str(one.topic_id),
+                "name": one.name,
+                "ends": list(one.ends),
+                "leader_epochs": list(one.leader_epochs),
+            }
+            for one in order.topics
         ],
     }
 

@@ -77,7 +77,8 @@ def make_order(
     identity: OrderIdentity,
     before_ms: int | None,
 ) -> ErasureOrder:
-    """Return an order for these topics, up to the high watermarks that their leaders tell now.
+    """Return an order for these topics, up to the high watermarks that their leaders tell now, with their
+    leader epochs.
 
     Raises `RequestError` where a partition has no leader that tells.
     """
@@ -103,6 +104,7 @@ def make_order(
                 topic.topic_id or _NO_ONE,
                 topic.name,
                 tuple(answers[topic.name, one.partition].offset for one in topic.partitions),
+                tuple(answers[topic.name, one.partition].leader_epoch for one in topic.partitions),
             )
             for topic in rows
         ),

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError, StorageError
+from service.base.types import NO_LEADER_EPOCH
 from service.client.admin import TIMEOUT, Cluster
 from service.client.admin_models import Place
 from service.wire.api import ApiKey, request_module
@@ -21,12 +22,16 @@ _AT_ONCE: Final = 2_000
 
 
 class OffsetAnswer(NamedTuple):
-    """Answer of ListOffsets for one partition: an offset (-1: there is none) and the time of its record, -1
-    where that is not told; or an error."""
+    """Answer of ListOffsets for one partition: an offset (-1: there is none), the time of its record and a
+    leader epoch, -1 where that is not told; or an error.
+
+    With the latest offset comes the epoch of the leader that tells it.
+    """
 
     offset: int
     timestamp: int
     error: RequestError | None = None
+    leader_epoch: int = NO_LEADER_EPOCH
 
 
 def partitions_of(cluster: Cluster, topics: Collection[str] | None = None) -> Iterator[tuple[Place, int]]:
@@ -119,4 +124,7 @@ def _offsets_at(
             error = None
             if one.error_code != ErrorCode.none:
                 error = RequestError(ErrorCode(one.error_code), ErrorCode(one.error_code).name.upper())
-            yield (answered.name, one.partition_index), OffsetAnswer(one.offset, one.timestamp, error)
+            yield (
+                (answered.name, one.partition_index),
+                OffsetAnswer(one.offset, one.timestamp, error, one.leader_epoch),
+            )

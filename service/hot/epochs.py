@@ -140,6 +140,12 @@ class LeaderEpochs:
             return UNDEFINED
         return (self._epochs[higher - 1] if higher else epoch), self._starts[higher]
 
+    def end_up_to(self, epoch: int, log_end_offset: int) -> int:
+        """Return the offset below which records of epochs up to `epoch` lie: where a later one begins, or the
+        end of the log."""
+        higher = bisect_right(self._epochs, epoch)
+        return self._starts[higher] if higher < len(self._epochs) else log_end_offset
+
     def truncate_end(self, end_offset: int) -> bool:
         """Forget epochs that begin at or after `end_offset`; returns whether the file was written."""
         if not self._starts or self._starts[-1] < end_offset:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
+from uuid import UUID
 
 from service.base.disk import Disk
 from service.base.errors import CorruptionError, StorageError
@@ -104,6 +105,10 @@ class LogState:
         self.recovery_point = 0
         self.cleaned_offset = -1
         self.gaps_below = 0
+
+    def has_erased(self, order_id: UUID) -> bool:
+        """Return whether an order of erasure was carried out here."""
+        return self.erased.has(order_id, self.epochs, self.end_offset)
 
     def set_end(self, offset: int) -> None:
         """Move the log end to `offset`; the active segment is up to date already."""

@@ -1,8 +1,8 @@
 """Changes to rewrites of chains and to erasures, collected from records. [P]
 
-A partition's rewrite ends with its leader epoch, and a broker's note that its log is clean with its replica,
-and with its process while the order is open: all follow from records of partitions and brokers, so that no
-decision can forget them.
+A partition's rewrite ends with its leader epoch. A broker's note that its log is clean ends with its replica;
+while the order is open with its process, too, and with an unclean election. All follow from records of
+partitions and brokers, so that no decision can forget them.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from service.metadata.records import (
     RewriteRecord,
     filled_ids,
 )
-from service.metadata.topics_delta import RemovedTopic, TopicsDelta
+from service.metadata.topics_delta import RECOVERING, RemovedTopic, TopicsDelta
 from service.remote.catalog import IN_BUCKET, Erasure, RewriteIntent, RewriteKind
 
 _NONE: Final[frozenset[int]] = frozenset()
 _NO_NOTES: Final[Erased] = PersistentMap()
+_BUCKET_ONLY: Final = frozenset((IN_BUCKET,))
 
 
 class RewriteMaps(NamedTuple):
@@ -207,20 +208,29 @@ class RewritesDelta:
 
     def change_partition(self, place: Place, old: PartitionImage) -> None:
         """End what does not outlive the change of a partition from `old` to what it is now: a rewrite, its
-        leader epoch; a broker's note, its replica or the replica's directory."""
+        leader epoch; a broker's note, its replica or the replica's directory. Notes of open orders end with
+        an unclean election: the new leader may bring records back."""
         new = self._topics.partition(*place)
         if new is None:
             return
         intent = self._intent(place)
         if intent is not None and intent.leader_epoch != new.leader_epoch:
             self._set_intent(place, REMOVED)
+        if new.leader_epoch != old.leader_epoch and new.leader_recovery_state == RECOVERING:
+            self._keep_notes(place, _BUCKET_ONLY, of_open_orders=True)
         if (new.replicas, new.directories) == (old.replicas, old.directories):
             return
         stay = set(zip(old.replicas, old.directories, strict=False)) & set(
             zip(new.replicas, new.directories, strict=False)
         )
-        clean = {IN_BUCKET, *(broker_id for broker_id, _ in stay)}
+        self._keep_notes(place, _BUCKET_ONLY | {broker_id for broker_id, _ in stay})
+
+    def _keep_notes(self, place: Place, clean: frozenset[int], *, of_open_orders: bool = False) -> None:
+        """Take away the notes of a partition that are not those of `clean`."""
         for erasure_id in self._noted():
+            order = self._order(erasure_id)
+            if of_open_orders and (order is None or not order.is_open):
+                continue
             notes = self._notes_of(erasure_id)
             brokers = notes.of(place)
             if not brokers <= clean:

@@ -23,7 +23,7 @@ from service.metadata.records import (
     filled_ids,
 )
 
-_RECOVERING: Final = 1
+RECOVERING: Final = 1
 
 
 @dataclass(slots=True)
@@ -143,7 +143,7 @@ class TopicsDelta:
         if new.has_leader and new.leader != old.leader:
             self.elections += 1
             known = new.leader in old.isr or new.leader in old.eligible_leader_replicas
-            self.unclean_elections += new.leader_recovery_state == _RECOVERING and not known
+            self.unclean_elections += new.leader_recovery_state == RECOVERING and not known
 
     def clear_elr(self, record: ClearElrRecord) -> None:
         """Clear the ELR by one change of each partition that has any (Apache Kafka ``removeTopicElrs``)."""

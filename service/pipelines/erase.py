@@ -54,6 +54,8 @@ from service.remote.format.cut_codec import ErasureRef
 from service.remote.format.documents import MAX_STORED_BYTES
 from service.remote.format.erase_codec import ErasureOrder, decode_erasure
 from service.remote.format.keys import erasure_key
+from service.remote.opened_order import end_of
+from service.remote.order_end import OrderEnd
 from service.remote.reading.object_reader import open_cluster
 from service.remote.stores.errors import ObjectNotFound, naming
 from service.remote.stores.s3_encryption import s3_encryption
@@ -69,11 +71,11 @@ _ORDERS_S: Final = 60.0
 
 
 class OrderToCarryOut(NamedTuple):
-    """An order, the reference to its object, and where its records end in each partition that is chosen."""
+    """An order, the reference to its object, and where it ends in each partition that is chosen."""
 
     order: ErasureOrder
     ref: ErasureRef
-    ends: Mapping[TopicIdPartition, int]
+    ends: Mapping[TopicIdPartition, OrderEnd]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -145,8 +147,11 @@ def _chosen(
         raise ConfigError(f"{key} is order {order.id} of cluster {order.cluster_id}")
     there = {one.topic_id: one for one in topics}
     known = [one for one in order.topics if one.topic_id in there]
+    by_topic = {one.topic_id: one for one in known}
     ends = {
-        TopicIdPartition(one.topic_id, there[one.topic_id].name, partition): end
+        TopicIdPartition(one.topic_id, there[one.topic_id].name, partition): end_of(
+            by_topic, one.topic_id, partition
+        )
         for one in known
         if _is_chosen(options, there[one.topic_id])
         for partition, end in enumerate(one.ends)

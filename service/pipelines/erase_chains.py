@@ -11,6 +11,7 @@ from service.base.types import TopicIdPartition
 from service.pipelines.erase_task import ObjectToJudge
 from service.remote.format.keys import HeadKey
 from service.remote.format.manifest import Manifest
+from service.remote.order_end import OrderEnd
 from service.remote.reading.object_reader import open_page, open_published
 from service.remote.stores.store import ObjectStore
 from service.tiering.erasing.bucket_work import live_of
@@ -35,9 +36,9 @@ class PlannedChain:
 
 
 def read_chain(
-    store: ObjectStore, tip: TopicIdPartition, end_offset: int, clean: Container[str]
+    store: ObjectStore, tip: TopicIdPartition, end: OrderEnd, clean: Container[str]
 ) -> PlannedChain:
-    """Return the objects of a chain with offsets below `end_offset` that are not known to be clean.
+    """Return the objects of a chain that an order's `end` reaches and that are not known to be clean.
 
     Raises what the store raises, and `CorruptionError`.
     """
@@ -48,10 +49,10 @@ def read_chain(
     load = partial(open_page, store, owner=manifest)
     units = enumerate(units_from(manifest, load, manifest.start_offset))
     candidates = [
-        ObjectToJudge(tip, number, entry, end_offset)
+        ObjectToJudge(tip, number, entry, end)
         for number, unit in units
         for entry in live_of(unit, manifest, manifest.start_offset)
-        if entry.base_offset < end_offset and entry.key not in clean
+        if end.reaches(entry) and entry.key not in clean
     ]
     return PlannedChain(tip, manifest.version, candidates)
 

@@ -28,6 +28,7 @@ from service.base.types import TopicIdPartition
 from service.pipelines.erase_chains import PlannedChain, check_unchanged, in_shares, read_chain
 from service.pipelines.erase_task import Looked, MadePart, ObjectToJudge, PartToMake
 from service.remote.format.manifest import SegmentEntry
+from service.remote.order_end import OrderEnd
 from service.remote.stores.store import ObjectStore
 from service.tiering.erasing.stretches import HitObject, Stretch, StretchLimits, find_stretches
 from service.tiering.rewriting.outside_worker import BegunRange
@@ -61,14 +62,14 @@ class RangeRequests(Protocol):
 
 
 class JobSetup(NamedTuple):
-    """Parts of a job. `ends`: where an order's records end in each partition, exclusive. `wait_s`: time
+    """Parts of a job. `ends`: where an order ends in each partition. `wait_s`: time
     without any change after which the job ends. `is_open` asks whether the order is open still; `sleep`
     blocks a thread; `pause_s` is the first pause after a round that changed nothing."""
 
     store: ObjectStore
     executors: Executors
     leaders: RangeRequests
-    ends: Mapping[TopicIdPartition, int]
+    ends: Mapping[TopicIdPartition, OrderEnd]
     limits: StretchLimits
     wait_s: float
     new_uuid: Callable[[], UUID]

@@ -20,6 +20,7 @@ from service.remote.format.cut_codec import ErasureRef
 from service.remote.format.manifest import SegmentEntry
 from service.remote.format.stamp import Stamp, Writer
 from service.remote.opened_order import OpenOrder, opened
+from service.remote.order_end import OrderEnd
 from service.remote.reading.erasure_orders import open_order
 from service.remote.stores.errors import UNREADABLE, ObjectNotFound, raise_of_the_store
 from service.remote.stores.s3_encryption import S3Encryption
@@ -37,12 +38,12 @@ _NO_BROKER: Final = 0
 
 
 class ObjectToJudge(NamedTuple):
-    """An object that may have records of the keys; those below `end_offset` go. `unit` as of `HitObject`."""
+    """An object that may have records of the keys; those that `end` covers go. `unit` as of `HitObject`."""
 
     tip: TopicIdPartition
     unit: int
     entry: SegmentEntry
-    end_offset: int
+    end: OrderEnd
 
 
 class Looked(NamedTuple):
@@ -61,7 +62,7 @@ class PartToMake(NamedTuple):
     run: ChainRun
     rewrite_id: UUID
     leader_epoch: int
-    end_offset: int
+    end: OrderEnd
 
 
 class MadePart(NamedTuple):
@@ -111,7 +112,7 @@ class Looks:
     def _look(self, store: ObjectStore, order: OpenOrder, one: ObjectToJudge) -> Looked:
         try:
             found = look_at_object(
-                store, one.entry, order, one.end_offset, CallProgress(), reads_objects=self.reads_objects
+                store, one.entry, order, one.end, CallProgress(), reads_objects=self.reads_objects
             )
         except UNREADABLE as e:
             raise_of_the_store(e)
@@ -131,7 +132,7 @@ class Makes:
         store, order = self.setup.open()
         worker = OutsideWorker(store, self.setup.cluster_id, process_world(os.getpid()), _stamps(os.getpid()))
         for part in parts:
-            rule = ErasureRule(order.keys, part.end_offset)
+            rule = ErasureRule(order.keys, part.end)
             try:
                 made = worker.make(part.run, rule, part.rewrite_id, part.leader_epoch, CallProgress())
             except UNREADABLE as e:

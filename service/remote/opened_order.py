@@ -8,16 +8,21 @@ that reads one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from service.base.errors import StorageError
+from service.base.types import NO_LEADER_EPOCH
 from service.records.erasure import ErasureKeys
 from service.remote.catalog import Erasure
-from service.remote.format.erase_codec import ErasureOrder
+from service.remote.format.erase_codec import ErasedTopic, ErasureOrder
+from service.remote.order_end import OrderEnd
 
-Ends = Mapping[UUID, tuple[int, ...]]
-"""Offsets below which records go, exclusive: by topic, one for each partition."""
+Ends = Mapping[UUID, ErasedTopic]
+"""Topics of an order by id, with the ends of their partitions."""
+
+
+_NO_END: Final = OrderEnd(0)
 
 
 class OpenOrder(NamedTuple):
@@ -27,21 +32,24 @@ class OpenOrder(NamedTuple):
     keys: ErasureKeys
     ends: Ends
 
-    def end(self, topic_id: UUID, partition: int) -> int:
-        """Return the offset below which records go in a partition."""
+    def end(self, topic_id: UUID, partition: int) -> OrderEnd:
+        """Return where the order ends in a partition."""
         return end_of(self.ends, topic_id, partition)
 
 
 def opened(order: ErasureOrder) -> OpenOrder:
     """Return an order, ready to judge records."""
-    ends = {topic.topic_id: topic.ends for topic in order.topics}
+    ends = {topic.topic_id: topic for topic in order.topics}
     return OpenOrder(order, ErasureKeys.of(order.secret, order.hashes, order.before_ms), ends)
 
 
-def end_of(ends: Ends, topic_id: UUID, partition: int) -> int:
-    """Return the offset below which records go; 0 in a partition that is younger than the order."""
-    found = ends.get(topic_id, ())
-    return found[partition] if partition < len(found) else 0
+def end_of(ends: Ends, topic_id: UUID, partition: int) -> OrderEnd:
+    """Return where an order ends; at 0 in a partition that is younger than the order."""
+    found = ends.get(topic_id)
+    if found is None or partition >= len(found.ends):
+        return _NO_END
+    epoch = found.leader_epochs[partition] if found.leader_epochs else NO_LEADER_EPOCH
+    return OrderEnd(found.ends[partition], epoch)
 
 
 class OrderDocuments(Protocol):

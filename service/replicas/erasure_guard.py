@@ -42,9 +42,10 @@ class ErasureGuard:
 
     def may_copy(self, topic_id: UUID, partition: int, log: LocalLog) -> bool:
         """Return whether segments of `log` may be copied: it has carried out what the bucket has."""
-        erased = log.state.erased
         orders = self._orders(topic_id)
-        return all(erased.has(one.id) or not self._is_over(one, topic_id, partition) for one in orders)
+        return all(
+            log.state.has_erased(one.id) or not self._is_over(one, topic_id, partition) for one in orders
+        )
 
     def has_erased_records(self, topic_id: UUID, partition: int, log: LocalLog) -> bool:
         """Return whether `log` is from before an order that is done: this broker has noted that it carried it
@@ -56,9 +57,9 @@ class ErasureGuard:
         )
 
     def _is_of_before(self, order: Erasure, topic_id: UUID, partition: int, log: LocalLog) -> bool:
-        erased, notes = log.state.erased, self._image().erased.get(order.id)
+        state, notes = log.state, self._image().erased.get(order.id)
         is_told = notes is not None and self._node_id in notes.get((topic_id, partition), ())
-        return is_told and not erased.has(order.id) and not erased.was_cut(order.id)
+        return is_told and not state.has_erased(order.id) and not state.erased.was_cut(order.id)
 
     def _is_over(self, order: Erasure, topic_id: UUID, partition: int) -> bool:
         """Return whether the order's bucket part is over in the partition."""

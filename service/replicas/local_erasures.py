@@ -1,10 +1,14 @@
 """The part of a node's replicas in erasures: each carries out each order of the metadata, then tells it.
 
 Leader or follower, an order waits in a log until its end is below the high watermark and the last stable
-offset; `hot/cleaning/erasing` does the rest. Whether an order was carried out is in a file beside the log, so
-a disk that comes back from before the order does it again, whatever the metadata says, as long as the
-metadata has the order. What keeps an order open here is named (`HotMetrics.erasure_problems`). Owned by the
-event loop.
+offset; `hot/cleaning/erasing` does the rest. Where an unclean election has lost records the order ends
+earlier: where the log has a leader epoch that is later than the order's, or, without a record of it yet, at
+the log's end, once the replica is in sync with its leader. A replica tells only while it is in sync: before,
+its leader may have records for it that are still to go.
+
+Whether an order was carried out is in a file beside the log, so a disk that comes back from before the order
+does it again, whatever the metadata says, as long as the metadata has the order. What keeps an order open
+here is named (`HotMetrics.erasure_problems`). Owned by the event loop.
 """
 
 from __future__ import annotations
@@ -20,17 +24,18 @@ from service.base.backoff import doubled
 from service.base.clock import Clock
 from service.base.errors import CorruptionError, RequestError, StorageError
 from service.base.slices import Slice
-from service.base.types import TopicIdPartition
+from service.base.types import NO_LEADER_EPOCH, TopicIdPartition
 from service.hot.cleaning.erasing import Erasing, LocalErasure
 from service.hot.cleaning.log_rewrite import Aborted
 from service.hot.log import LocalLog
 from service.hot.metrics import HotMetrics
 from service.metadata.delta import MetadataDelta
-from service.metadata.image import MetadataImage
+from service.metadata.image import MetadataImage, PartitionImage
 from service.partition.partition import Partition
 from service.remote.catalog import ErasedPlace, Erasure, NodeCatalog
 from service.remote.format.cut_codec import Place
 from service.remote.opened_order import OrderDocuments, end_of
+from service.remote.order_end import OrderEnd
 from service.replicas.partition_registry import Replicas
 
 _log = logging.getLogger(__name__)
@@ -174,14 +179,14 @@ class LocalErasures:
         for order in sorted(image.erasures.values(), key=lambda one: (one.started_ms, one.id)):
             untold: list[ErasedPlace] = []
             told = image.erased.get(order.id)
-            for place, leader_epoch in self._places(image, order):
+            for place, replica in self._places(image, order):
                 if piece.is_over():
                     await piece.next_turn()
                 key = _Key(order.id, place)
                 is_clean = self._is_clean(key)
                 is_told = told is not None and self._node_id in told.get(place, ())
-                if is_clean and not is_told:
-                    untold.append(ErasedPlace(*place, leader_epoch))
+                if is_clean and not is_told and self._node_id in replica.isr:
+                    untold.append(ErasedPlace(*place, replica.leader_epoch))
                 if not is_clean or not is_told:
                     waits[key] = self._waits.get(key) or _Wait(now_ms)
             if untold:
@@ -204,18 +209,18 @@ class LocalErasures:
                 if (partition := self._replicas.get(topic_id, index)) is not None:
                     partition.log.sealed.look_again()
 
-    def _places(self, image: MetadataImage, order: Erasure) -> Iterator[tuple[Place, int]]:
-        """Yield the partitions of an order that have a replica here, with their leader epochs."""
+    def _places(self, image: MetadataImage, order: Erasure) -> Iterator[tuple[Place, PartitionImage]]:
+        """Yield the partitions of an order that have a replica here."""
         for topic_id in order.topics:
             topic = image.topics_by_id.get(topic_id)
             for index, replica in () if topic is None else topic.partitions.items():
                 if self._node_id in replica.replicas:
-                    yield (topic_id, index), replica.leader_epoch
+                    yield (topic_id, index), replica
 
     def _is_clean(self, key: _Key) -> bool:
         """Return whether the file beside the log has the order."""
         partition = self._replicas.get(*key.place)
-        return partition is not None and partition.log.state.erased.has(key.order_id)
+        return partition is not None and partition.log.state.has_erased(key.order_id)
 
     async def _tell(self, order_id: UUID, places: Sequence[ErasedPlace]) -> None:
         for low in range(0, len(places), _TOLD_AT_ONCE):
@@ -243,14 +248,15 @@ class LocalErasures:
             problems[order] = self.metrics.erasure_problems.get(order, _UNREAD)
             return problems[order]
         if self._is_clean(key):
-            return None  # it waits to be told
+            return None if self._is_in_sync(image, key.place) else _NOT_IN_SYNC  # it waits to be told
         try:
-            end = end_of(await self._documents.ends(erasure), *key.place)
+            order_end = end_of(await self._documents.ends(erasure), *key.place)
             self._unread.pop(key.order_id, None)
         except (StorageError, CorruptionError) as e:
             problems[order] = self._not_read(key.order_id, e)
             return problems[order]
         subject, partition = self._subject(image, key), self._replicas.get(*key.place)
+        end = order_end.offset if partition is None else self._end(image, key.place, partition, order_end)
         why = self._why_not(key, partition, end)
         if why is not None:
             if partition is None or now_ms - wait.since_ms >= PATIENT_MS:
@@ -258,11 +264,28 @@ class LocalErasures:
         elif now_ms < wait.again_ms:
             why = problems[subject] = self.metrics.erasure_problems.get(subject, "the last attempt failed")
         elif partition is not None and len(self._running) < AT_ONCE:
-            work = self._erase(key, partition, erasure, end, subject)
+            epoch = order_end.leader_epoch if end < order_end.offset else NO_LEADER_EPOCH
+            work = self._erase(key, partition, erasure, OrderEnd(end, epoch), subject)
             self._running[key] = asyncio.get_running_loop().create_task(work, name="erasure")
         else:
             why = "others are erased first"
         return why
+
+    def _is_in_sync(self, image: MetadataImage, place: Place) -> bool:
+        state = image.partition(*place)
+        return state is not None and self._node_id in state.isr
+
+    def _end(self, image: MetadataImage, place: Place, partition: Partition, end: OrderEnd) -> int:
+        """Return the offset at which an order ends in a log.
+
+        A replica in sync with a leader of a later epoch has all that is left of the epochs before.
+        """
+        log, state = partition.log, image.partition(*place)
+        offset = end.within(log.epochs.entries)
+        is_later = state is not None and 0 <= end.leader_epoch < state.leader_epoch
+        if is_later and self._is_in_sync(image, place):
+            return min(offset, log.log_end_offset)
+        return offset
 
     def _why_not(self, key: _Key, partition: Partition | None, end: int) -> str | None:
         """Return why the order cannot be carried out yet; None if it can."""
@@ -281,11 +304,13 @@ class LocalErasures:
             return f"a transaction is open from offset {partition.last_stable_offset} on"
         return None
 
-    async def _erase(self, key: _Key, partition: Partition, erasure: Erasure, end: int, subject: str) -> None:
+    async def _erase(
+        self, key: _Key, partition: Partition, erasure: Erasure, end: OrderEnd, subject: str
+    ) -> None:
         log, began_ms = partition.log, self._clock.monotonic_ms()
         try:
             keys = (await self._documents.open(erasure)).keys
-            order = LocalErasure(key.order_id, keys, end)
+            order = LocalErasure(key.order_id, keys, *end)
             done = await self._cleaner.erase(log, order, self._image().erasures)
         except Aborted:
             _log.info("erasure %s: %s has changed, it begins again", key.order_id, log.tip)
@@ -300,7 +325,7 @@ class LocalErasures:
             gone = done.counts.records_read - done.counts.records_kept
             _log.info(
                 "erasure %s: %s has no record of its keys below offset %d: %d records of %d segments went, in"
-                " %.1f s", key.order_id, log.tip, end, gone, done.segments,
+                " %.1f s", key.order_id, log.tip, end.offset, gone, done.segments,
                 (self._clock.monotonic_ms() - began_ms) / 1000,
             )  # fmt: skip
             self._surveyed_ms = None
@@ -325,3 +350,4 @@ class LocalErasures:
 
 
 _UNREAD: Final = "its document cannot be read"
+_NOT_IN_SYNC: Final = "it is erased, and told once the replica is in sync with its leader"

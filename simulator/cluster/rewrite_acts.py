@@ -15,6 +15,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from service.base.types import NO_LEADER_EPOCH
 from service.records.erasure import filter_hash, hash_key
 from service.remote.format.erase_codec import (
     FILTER_HASH_BYTES,
@@ -143,19 +144,7 @@ class RewritingWorld(CuttingWorld):
         self.rewrites.none_is_left()
 
     def _open_orders(self) -> list[UUID]:
-        return [
-            one.id for one in self.image().erasures.values() if one.is_open and not self._is_beyond(one.id)
-        ]
-
-    def _is_beyond(self, order_id: UUID) -> bool:
-        """Return whether an order waits for records that are lost: a partition that may lose some, as its
-        topic allows it, ends below the order's end."""
-        replicas, order = self.oracle.replicas, self.erasures.orders[order_id]
-        for key in replicas.shaken & order.ends.keys():
-            seen = replicas.seen.get((replicas.placed[key].leader, key))
-            if seen is not None and seen.end < order.ends[key]:
-                return True
-        return False
+        return [one.id for one in self.image().erasures.values() if one.is_open]
 
 
 async def keyed_topic(world: RewritingWorld, random: Random) -> None:
@@ -247,9 +236,13 @@ def _order(
     filter_hashes = sorted(filter_hash(key).to_bytes(FILTER_HASH_BYTES, "big") for key in keys)
     rows, ends = [], dict[Key, int]()
     for topic in sorted(topics, key=lambda one: one.topic_id):
-        mine = tuple(_end(world, random, (topic.topic_id, one.index), keys) for one in topic.partitions)
-        rows.append(ErasedTopic(topic.topic_id, topic.name, mine))
-        ends |= {(topic.topic_id, index): end for index, end in enumerate(mine)}
+        places = [(topic.topic_id, one.index) for one in topic.partitions]
+        told = [_told(world, place) for place in places]
+        mine = tuple(
+            _end(world, random, place, most, keys) for place, (_, most) in zip(places, told, strict=True)
+        )
+        rows.append(ErasedTopic(topic.topic_id, topic.name, mine, tuple(epoch for epoch, _ in told)))
+        ends |= dict(zip(places, mine, strict=True))
     order = ErasureOrder(
         world.cluster_id,
         world.new_uuid(),
@@ -263,10 +256,23 @@ def _order(
     return order, KnownOrder(order.id, frozenset(keys), ends, before_ms)
 
 
-def _end(world: RewritingWorld, random: Random, place: Key, keys: list[bytes]) -> int:
-    """Draw where an order ends in a partition: often right before one of the last records of its keys."""
+def _told(world: RewritingWorld, place: Key) -> tuple[int, int]:
+    """Return the leader epoch and the high watermark that the newest leader of a partition has told last."""
     replicas = world.oracle.replicas
-    end, known = replicas.most.get(place, 0), replicas.committed.get(place, {})
+    leaders = (
+        (one.partition.leader_epoch, one.mark)
+        for (_, its), one in replicas.seen.items()
+        if its == place and one.partition.is_leader
+    )
+    epoch, mark = max(leaders, default=(NO_LEADER_EPOCH, 0))
+    is_whole = epoch >= 0 and place not in replicas.shaken
+    return epoch, replicas.most.get(place, 0) if is_whole else mark
+
+
+def _end(world: RewritingWorld, random: Random, place: Key, end: int, keys: list[bytes]) -> int:
+    """Draw where an order ends in a partition that ends at `end`: often right before one of the last records
+    of its keys."""
+    known = world.oracle.replicas.committed.get(place, {})
     near = [
         offset
         for base, batch in known.items()

@@ -19,10 +19,12 @@ from uuid import UUID
 
 from service.base.disk import Disk
 from service.base.errors import CorruptionError, StorageError
+from service.base.types import NO_LEADER_EPOCH
 from service.base.world import World
 from service.hot import names
 from service.hot.cleaning.erasure_copy import ErasureCopy, HitSearch
 from service.hot.cleaning.log_rewrite import Aborted, CleanerSettings, LogRewrite, Throttle
+from service.hot.erased_orders import ErasedLine
 from service.hot.log import LocalLog
 from service.hot.log_io import LogIo
 from service.hot.segment import Segment
@@ -34,11 +36,16 @@ _LOOK_S: Final = 0.05
 
 
 class LocalErasure(NamedTuple):
-    """An order as one log carries it out: its keys, and the end below which their records go."""
+    """An order as one log carries it out: its keys, and the end below which their records go.
+
+    `leader_epoch`: the order goes on beyond that end in records of epochs up to this one, of which the log
+    has none; -1 where it does not.
+    """
 
     order_id: UUID
     keys: ErasureKeys
     end_offset: int
+    leader_epoch: int = NO_LEADER_EPOCH
 
 
 class Erasing(LogRewrite):
@@ -85,7 +92,8 @@ class Erasing(LogRewrite):
         if damage is not None:
             raise damage
         await self._wait_for_deletions(end, delete_queued)
-        if not await self._io.run(state.erased.add, order.order_id, end, open_orders, cuts):
+        line = ErasedLine(end, order.leader_epoch)
+        if not await self._io.run(state.erased.add, order.order_id, line, open_orders, cuts):
             raise Aborted
 
     def _sealed_below(self, end: int) -> list[tuple[Segment, int]]:

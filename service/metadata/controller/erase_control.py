@@ -130,8 +130,8 @@ def note_erased(
     needs_level: bool = False,
 ) -> Steps[ControllerResult[None]]:
     """Note which places are clean, in steps. Those that the sender cannot know of are ignored: logs of a
-    partition of which it is no replica, objects of one that another broker leads, another leader epoch than
-    the partition's, topics that the order does not have, and orders that are gone.
+    partition with whose leader it is not in sync, objects of one that another broker leads, another leader
+    epoch than the partition's, topics that the order does not have, and orders that are gone.
 
     Raises `RequestError` as `rewrite_control.check_allowed`, and INVALID_REQUEST for the logs of another
     broker.
@@ -163,7 +163,7 @@ def note_erased(
 
 def _knows(partition: PartitionImage, broker_id: int, sender: CatalogSender | None) -> bool:
     if broker_id != IN_BUCKET:
-        return broker_id in partition.replicas
+        return broker_id in partition.isr
     return partition.has_leader and (sender is None or partition.leader == sender.broker_id)
 
 

@@ -17,6 +17,7 @@ from uuid import UUID
 from crc32c import crc32c
 
 from service.base.errors import CorruptionError
+from service.base.types import NO_LEADER_EPOCH
 from service.remote.format.documents import (
     FORMAT_VERSION,
     MAX_INFLATED_BYTES,
@@ -41,6 +42,7 @@ ERASURE_FORMAT: Final = "firn-erasure"
 
 MAX_KEYS: Final = 100_000
 MAX_PARTITIONS: Final = 1_000_000
+MAX_LEADER_EPOCH: Final = (1 << 31) - 1
 NO_TIME: Final = -1
 SECRET_BYTES: Final = 16
 HASH_BYTES: Final = 16
@@ -48,11 +50,16 @@ FILTER_HASH_BYTES: Final = 8
 
 
 class ErasedTopic(NamedTuple):
-    """A topic whose records an order concerns: of partition p those below `ends[p]`."""
+    """A topic whose records an order concerns: of partition p those below `ends[p]` of leader epochs up to
+    `leader_epochs[p]`, in which a leader told that end; `NO_LEADER_EPOCH` where that is not known.
+
+    Documents of before have no epochs: `leader_epochs` is empty then, which stands for not known.
+    """
 
     topic_id: UUID
     name: str
     ends: tuple[int, ...]
+    leader_epochs: tuple[int, ...] = ()
 
 
 class ErasureOrder(NamedTuple):
@@ -111,10 +118,7 @@ def encode_erasure(order: ErasureOrder) -> bytes:
         "keys": order.keys,
         "hashes": _text(order.hashes),
         "filter_hashes": _text(order.filter_hashes),
-        "topics": [
-            {"topic_id": str(topic.topic_id), "name": topic.name, "ends": list(topic.ends)}
-            for topic in order.topics
-        ],
+        "topics": [_row(topic) for topic in order.topics],
     }
     try:
         found = _order(document)
@@ -165,6 +169,11 @@ def _order(fields: dict[str, Any]) -> ErasureOrder:
     )
 
 
+def _row(topic: ErasedTopic) -> dict[str, Any]:
+    row: dict[str, Any] = {"topic_id": str(topic.topic_id), "name": topic.name, "ends": list(topic.ends)}
+    return {**row, "leader_epochs": list(topic.leader_epochs)} if topic.leader_epochs else row
+
+
 def _topics(rows: Sequence[dict[str, Any]]) -> tuple[ErasedTopic, ...]:
     left = MAX_PARTITIONS
     found = []
@@ -176,10 +185,26 @@ def _topics(rows: Sequence[dict[str, Any]]) -> tuple[ErasedTopic, ...]:
             if type(end) is not int or not 0 <= end <= MAX_INTEGER:
                 raise CorruptionError(f"ends: {str(end)[:80]} is not an integer from 0 to {MAX_INTEGER}")
         left -= len(ends)
-        found.append(ErasedTopic(uuid_field(row, "topic_id"), str_field(row, "name"), tuple(ends)))
+        epochs = _epochs(row, len(ends))
+        found.append(ErasedTopic(uuid_field(row, "topic_id"), str_field(row, "name"), tuple(ends), epochs))
     if not found or len({topic.topic_id for topic in found}) != len(found):
         raise CorruptionError(f"topics: {len(found)} of them, none or one of them twice")
     return tuple(found)
+
+
+def _epochs(row: dict[str, Any], count: int) -> tuple[int, ...]:
+    """Return the leader epochs of a topic's ends; none in a document of before."""
+    if "leader_epochs" not in row:
+        return ()
+    epochs = list_field(row, "leader_epochs", count)
+    if len(epochs) != count:
+        raise CorruptionError(f"leader_epochs: {len(epochs)} of {count} partitions")
+    for epoch in epochs:
+        if type(epoch) is not int or not NO_LEADER_EPOCH <= epoch <= MAX_LEADER_EPOCH:
+            raise CorruptionError(
+                f"leader_epochs: {str(epoch)[:80]} is not an integer from -1 to {MAX_LEADER_EPOCH}"
+            )
+    return tuple(epochs)
 
 
 def _rows(data: bytes, size: int) -> Iterator[bytes]:

@@ -31,6 +31,7 @@ from service.remote.catalog import (
 from service.remote.format.cut_codec import Place
 from service.remote.format.manifest import Manifest, SegmentEntry
 from service.remote.opened_order import OpenOrder, OrderDocuments
+from service.remote.order_end import OrderEnd
 from service.remote.stores.errors import UNREADABLE, raise_of_the_store
 from service.remote.stores.store import ObjectStore
 from service.tiering.archive_attempt import TieringContext
@@ -211,7 +212,7 @@ class BucketWork:
             if partition.leader_epoch != epoch:
                 return RewriteOutcome.FENCED.value
             entry = self._catalog.entry(*place)
-            if entry is None or not entry.segments or entry.start_offset >= end:
+            if entry is None or not entry.segments or entry.start_offset >= end.offset:
                 break
             done = await self._pass(order, partition, entry, end)
             if done.must_end or (not done.is_changed and done.problems):
@@ -227,7 +228,7 @@ class BucketWork:
         return None
 
     async def _pass(
-        self, order: OpenOrder, partition: TieredPartition, entry: CatalogEntry, end: int
+        self, order: OpenOrder, partition: TieredPartition, entry: CatalogEntry, end: OrderEnd
     ) -> _Pass:
         """Look at a whole chain, and write anew what has a hit. What cannot be read or written anew holds up
         nothing behind it."""
@@ -253,7 +254,12 @@ class BucketWork:
         return done
 
     async def _rewrite(
-        self, order: OpenOrder, partition: TieredPartition, run: Sequence[SegmentEntry], end: int, done: _Pass
+        self,
+        order: OpenOrder,
+        partition: TieredPartition,
+        run: Sequence[SegmentEntry],
+        end: OrderEnd,
+        done: _Pass,
     ) -> None:
         """Write a run anew; where it cannot be, each of its objects by itself: one may be damaged."""
         first, last = run[0].base_offset, run[-1].last_offset
@@ -307,7 +313,7 @@ class BucketWork:
         partition: TieredPartition,
         entry: CatalogEntry,
         offset: int,
-        end: int,
+        end: OrderEnd,
         progress: CallProgress,
     ) -> _Found:
         """Look at some objects of a chain from `offset` on. Runs on an offload thread."""
@@ -317,7 +323,7 @@ class BucketWork:
         for unit in units_from(manifest, chains.loader(partition.tip), offset):
             for one in live_of(unit, manifest, offset):
                 if not part.takes(one):
-                    return part.found(None if one.base_offset >= end else one.base_offset)
+                    return part.found(one.base_offset if end.reaches(one) else None)
             if part.run:
                 return part.found(part.run[-1].last_offset + 1)
         return part.found(None)
@@ -336,7 +342,7 @@ class _Part:
         self,
         store: ObjectStore,
         order: OpenOrder,
-        end: int,
+        end: OrderEnd,
         clean: Container[tuple[UUID, str]],
         run_bytes: int,
         progress: CallProgress,
@@ -357,7 +363,7 @@ class _Part:
 
     def takes(self, one: SegmentEntry) -> bool:
         """Look at the next object; return False where the part ends before it."""
-        if one.base_offset >= self._end or (self.run and not fits(self.run, one, self._run_bytes)):
+        if not self._end.reaches(one) or (self.run and not fits(self.run, one, self._run_bytes)):
             return False
         order_id = self._order.order.id
         if (order_id, one.key) in self._known:

@@ -15,6 +15,7 @@ from service.records.scan import scan_pieces
 from service.remote.catalog import CatalogEntry
 from service.remote.format.keys import TailKey, parse_key
 from service.remote.opened_order import OpenOrder
+from service.remote.order_end import OrderEnd
 from service.remote.reading.tails import find_tail
 from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.store import ObjectStore
@@ -58,7 +59,7 @@ def count_in_chain(
     manifest = chains.load(tip, entry.manifest_key).manifest
     for unit in units_from(manifest, chains.loader(tip), offset):
         for one in live_of(unit, manifest, offset):
-            if one.base_offset >= end:
+            if not end.reaches(one):
                 return CountedPart(found, END)
             if found.objects >= PART_OBJECTS or found.bytes_read >= PART_BYTES:
                 return CountedPart(found, one.base_offset)
@@ -83,7 +84,7 @@ def count_in_chain(
 def count_in_log(
     runs: Sequence[SegmentRun],
     log_end: int,
-    end: int,
+    end: OrderEnd,
     offset: int,
     order: OpenOrder,
     progress: CallProgress,
@@ -91,7 +92,7 @@ def count_in_log(
     """Count in segments of a local log, whose records below `log_end` are whole, from `offset` up to the
     order's `end`; at most `PART_BYTES` are read."""
     found = Counted()
-    until = min(log_end, end)
+    until = min(log_end, end.offset)
     for run in runs:
         if run.base_offset >= until or not run.size:
             continue
@@ -107,7 +108,7 @@ def count_in_log(
         for batches, _, piece in pieces:
             progress.advance(len(piece))
             read += len(piece)
-            hits += count_hits(order.keys, piece, batches, until)
+            hits += count_hits(order.keys, piece, batches, min(until, end.in_batches(batches)))
             next_offset = batches.last_offsets[-1] + 1
             is_cut_off = next_offset >= until or found.bytes_read + read >= PART_BYTES
             if is_cut_off:
@@ -149,7 +150,7 @@ def _in_tail(store: ObjectStore, key: str, order: OpenOrder, progress: CallProgr
     tail = find_tail(store, key)
     hits = read = 0
     for section in tail.footer.sections:
-        if section.first_offset < order.end(section.topic_id, section.partition):
+        if section.first_offset < order.end(section.topic_id, section.partition).offset:
             hits += count_in_section(store, key, section, order, progress)
             read += section.length
     size = tail.ref.size

@@ -6,19 +6,20 @@ from typing import Final, NamedTuple
 
 from service.records.erasure import ErasureCopier, ErasureKeys
 from service.remote.catalog import RewriteKind
+from service.remote.order_end import OrderEnd
 from service.tiering.rewriting.rules import ChainRun
 
 _BUFFER_BYTES: Final = 1 << 20
 
 
 class ErasureRule(NamedTuple):
-    """Rule of one order: the records of `keys` below `end_offset`, exclusive, go.
+    """Rule of one order: the records of `keys` that its `end` covers go.
 
     The header of each batch stays, so that no offset, producer or transaction is lost with its records.
     """
 
     keys: ErasureKeys
-    end_offset: int
+    end: OrderEnd
 
     @property
     def kind(self) -> RewriteKind:
@@ -26,4 +27,5 @@ class ErasureRule(NamedTuple):
 
     def copier(self, run: ChainRun, /) -> ErasureCopier:
         """Return a copier of what stays of the run."""
-        return ErasureCopier(self.keys, self.end_offset, None, run.last_offset + 1, _BUFFER_BYTES)
+        end = min(self.end.within(one.leader_epochs) for one in run.entries)
+        return ErasureCopier(self.keys, end, None, run.last_offset + 1, _BUFFER_BYTES)

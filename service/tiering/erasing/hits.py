@@ -15,6 +15,7 @@ from service.remote.format.manifest import SegmentEntry
 from service.remote.format.segment_object import KEY_FILTER, Footer
 from service.remote.format.tail_object import TailSection
 from service.remote.opened_order import OpenOrder
+from service.remote.order_end import OrderEnd
 from service.remote.reading.key_filters import ObjectEnd, open_key_filter
 from service.remote.reading.object_reader import footer_of
 from service.remote.reading.tail_records import read_section as read_tail_section
@@ -42,29 +43,30 @@ def look_at_object(
     store: ObjectStore,
     entry: SegmentEntry,
     order: OpenOrder,
-    end_offset: int,
+    end: OrderEnd,
     progress: CallProgress,
     *,
     counts_all: bool = False,
     reads_objects: bool = True,
 ) -> ObjectLook:
-    """Return whether one object of a chain has records of the keys below `end_offset`.
+    """Return whether one object of a chain has records of the keys that the order's `end` covers.
 
     `counts_all`: all records are read and counted, whatever the footer and the filter say. Without
     `reads_objects` an object that may have some counts as one hit. Raises `CorruptionError` or what the store
     raises.
     """
+    end_offset = end.within(entry.leader_epochs)
     if entry.base_offset >= end_offset:
         return ObjectLook(0, 0, 0, is_read=False)
     progress.advance(1)
-    footer, end = _read_end(store, entry)
-    requests, read = 1, len(end.data)
+    footer, tail = _read_end(store, entry)
+    requests, read = 1, len(tail.data)
     if footer.keyed_record_count == 0 and not counts_all:
         return ObjectLook(0, requests, read, is_read=False)
     section = footer.sections.get(KEY_FILTER)
     if section is not None and section.length and not counts_all:
-        key_filter = open_key_filter(store, footer, end)
-        if section.position < end.start:
+        key_filter = open_key_filter(store, footer, tail)
+        if section.position < tail.start:
             requests, read = requests + 1, read + section.length
         if key_filter is not None and not key_filter.hits(order.order.filter_hashes):
             return ObjectLook(0, requests, read, is_read=False)
@@ -109,12 +111,12 @@ def count_in_section(
 ) -> int:
     """Return how many records of the keys one section of a tail has, all of it proved."""
     end = order.end(section.topic_id, section.partition)
-    if section.first_offset >= end:
+    if section.first_offset >= end.offset:
         return 0
     hits = 0
     for run in read_tail_section(store, key, section):
         progress.advance(len(run.data))
-        hits += count_hits(order.keys, run.data, run.batches, end)
+        hits += count_hits(order.keys, run.data, run.batches, end.in_batches(run.batches))
     return hits
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -28,7 +28,7 @@ from service.remote.catalog import Erasure
 from service.remote.format.cut_codec import MAX_ERASURES, CutRef, Cuts, ErasureRef, MetadataEnd
 from service.remote.format.erase_codec import ErasureOrder
 from service.remote.format.keys import TailKey, parse_key
-from service.remote.opened_order import OpenOrder, OrderDocuments
+from service.remote.opened_order import Ends, OpenOrder, OrderDocuments
 from service.remote.reading.tails import open_cuts
 from service.remote.stores.errors import UNREADABLE, ObjectNotFound, raise_of_the_store
 from service.tiering.archive_attempt import TieringContext
@@ -67,7 +67,7 @@ class OrderRefused(RequestError):
 class _Known:
     """Knowledge of one order in the metadata."""
 
-    ends: Mapping[UUID, tuple[int, ...]]
+    ends: Ends
     left: PlacesLeft = PlacesLeft()  # noqa: RUF009  # immutable
     clean_from: int | None = None
     """tails of cuts from this number on were saved from clean logs"""
@@ -432,7 +432,7 @@ class OrderKeeper:
         entries = {
             (topic_id, partition): self._catalog.entry(topic_id, partition)
             for topic_id in known.ends
-            for partition in range(len(known.ends[topic_id]))
+            for partition in range(len(known.ends[topic_id].ends))
         }
         known.remains = await context.pool.watch(
             partial(

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, Protocol
-from uuid import UUID
 
 from service.base.types import TopicIdPartition
 from service.remote.catalog import CatalogEntry
 from service.remote.format.cut_codec import Place
 from service.remote.format.keys import TAIL_PREFIX, SegmentKey, TailKey, parse_key, topic_prefix
 from service.remote.format.manifest import live_segments
+from service.remote.opened_order import Ends, end_of
 from service.remote.stores.errors import StoreRefused, StoreUnavailable
 from service.remote.stores.store import ObjectStore
 from service.tiering.chain import ChainStore
@@ -49,9 +49,7 @@ class VersionsOf(Protocol):
 class _Dropped:
     """Judgement of keys: what an order that was done at `done_ms` has dropped."""
 
-    def __init__(
-        self, ends: Mapping[UUID, Sequence[int]], live: frozenset[str], tails: frozenset[str], done_ms: int
-    ) -> None:
+    def __init__(self, ends: Ends, live: frozenset[str], tails: frozenset[str], done_ms: int) -> None:
         self._ends = ends
         self._live = live
         self._tails = tails
@@ -65,14 +63,13 @@ class _Dropped:
             return key not in self._tails
         if not isinstance(parsed, SegmentKey) or key in self._live:
             return False
-        ends = self._ends.get(parsed.topic_id, ())
-        return parsed.partition < len(ends) and parsed.base_offset < ends[parsed.partition]
+        return parsed.base_offset < end_of(self._ends, parsed.topic_id, parsed.partition).offset
 
 
 def what_remains(
     store: ObjectStore,
     chains: ChainStore,
-    ends: Mapping[UUID, Sequence[int]],
+    ends: Ends,
     entries: Mapping[Place, CatalogEntry | None],
     tails: frozenset[str],
     done_ms: int,

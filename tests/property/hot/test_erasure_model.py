@@ -98,7 +98,7 @@ def test_no_kill_loses_a_record_or_calls_an_order_done_that_is_not(tmp_path: Pat
         disk = FaultDisk()
         log = opened(folder, model.end, disk)
         for done, (_, order) in enumerate(orders):
-            while not log.state.erased.has(order.order_id):
+            while not log.state.has_erased(order.order_id):
                 call = chance.randrange(MOST_CALLS)
                 fault = disk.fail("*", errno.EIO, after=call)
                 with contextlib.suppress(*KNOWN):
@@ -133,7 +133,7 @@ def test_an_end_at_any_call_of_the_disk_is_put_right(tmp_path: Path) -> None:
         log = opened(folder, model.end, disk)
         stays = [one for one in model.records if one.key not in (b"a", b"b") or one.offset == model.end - 1]
         assert set(stays) <= set(records_in(log)) <= set(model.records), call
-        if log.state.erased.has(order.order_id):
+        if log.state.has_erased(order.order_id):
             assert records_in(log) == stays, call
         erase(log, order)
         assert records_in(log) == stays, call
@@ -152,7 +152,7 @@ def check(log: LocalLog, model: Model, orders: list[tuple[bytes, LocalErasure]],
     stays = [one for one in model.records if not any(takes(order, key, one) for key, order in begun)]
     may_stay = set(model.records)
     for key, order in orders:
-        if log.state.erased.has(order.order_id):
+        if log.state.has_erased(order.order_id):
             may_stay -= {one for one in model.records if takes(order, key, one)}
     assert set(stays) <= set(found) <= may_stay
     assert frames(log) == model.frames

@@ -72,14 +72,14 @@ def test_the_records_of_a_key_go_and_nothing_else(tmp_path: Path) -> None:
     assert done.counts.records_read - done.counts.records_kept == 56
     assert frames(log) == headers
     assert (log.log_end_offset, log.epochs.entries, log.producers.freeze()) == (end, epochs, producers)
-    assert log.state.erased.has(ORDER)
+    assert log.state.has_erased(ORDER)
     again = reopened(log, tmp_path, point=0)
     assert records_in(again) == [one for one in before if one.key != b"gone"]
     assert frames(again) == headers
     assert {one: entry.last_sequence for one, entry in again.producers} == {
         one: entry.last_sequence for one, entry in producers.items()
     }
-    assert again.state.erased.has(ORDER)
+    assert again.state.has_erased(ORDER)
 
 
 def test_no_byte_of_it_is_left_once_the_log_notes_it(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_no_byte_of_it_is_left_once_the_log_notes_it(tmp_path: Path) -> None:
 
     def delete(log: LocalLog) -> None:
         seen.append(bytes_of(tmp_path))
-        assert not log.state.erased.has(ORDER)
+        assert not log.state.has_erased(ORDER)
         delete_queued(log)
 
     with (tmp_path / "events-0" / "00000000000000000000.log").open("rb") as reader:
@@ -110,7 +110,7 @@ def test_files_that_retention_took_before_are_deleted_too(tmp_path: Path) -> Non
     assert (tmp_path / "events-0" / "00000000000000000000.log").exists()
     erase(log, order_of(b"gone", end=first))
     assert not (tmp_path / "events-0" / "00000000000000000000.log").exists()
-    assert log.state.erased.has(ORDER)
+    assert log.state.has_erased(ORDER)
 
 
 def test_a_file_that_is_not_deleted_keeps_the_order_open(tmp_path: Path) -> None:
@@ -119,9 +119,9 @@ def test_a_file_that_is_not_deleted_keeps_the_order_open(tmp_path: Path) -> None
     assert isinstance(clock, ManualClock)
     with pytest.raises(StorageError, match=r"files are not deleted yet, such as .*\.log\.deleted"):
         erase(log, order_of(b"gone", end=9), delete_queued=lambda _: clock.advance(30_000))
-    assert not log.state.erased.has(ORDER)
+    assert not log.state.has_erased(ORDER)
     erase(log, order_of(b"gone", end=9))
-    assert log.state.erased.has(ORDER)
+    assert log.state.has_erased(ORDER)
 
 
 def test_records_behind_the_end_stay(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_the_active_segment_is_sealed_where_the_end_lies_in_it(tmp_path: Path) -
     put(log, [Pair(b"gone", b"3")])
     erase(log, order_of(b"gone", end=2, order_id=UUID(int=40)), open_orders=(ORDER, UUID(int=40)))
     assert log.state.segments.bases == [0, 3], "nothing below the end is in the active segment"
-    assert log.state.erased.has(ORDER)
+    assert log.state.has_erased(ORDER)
 
 
 def test_transactions_are_as_they_were(tmp_path: Path) -> None:
@@ -238,14 +238,32 @@ def test_a_log_that_is_cut_below_the_end_has_not_done_it(tmp_path: Path) -> None
     end = log.log_end_offset
     erase(log, order_of(b"gone", end=end))
     log.truncation.truncate_to(end)
-    assert log.state.erased.has(ORDER), "nothing was cut"
+    assert log.state.has_erased(ORDER), "nothing was cut"
     log.truncation.truncate_to(end - 3)
-    assert not log.state.erased.has(ORDER)
+    assert not log.state.has_erased(ORDER)
     log.appender.append_raw(raw((end - 3, 5, 7)))
     log.durability.flush()
     again = reopened(log, tmp_path)
     assert again.log_end_offset == end + 2
-    assert not again.state.erased.has(ORDER), "the file said so before the log was cut"
+    assert not again.state.has_erased(ORDER), "the file said so before the log was cut"
+
+
+def test_a_log_that_gets_more_of_the_epochs_of_an_order_has_not_done_it(tmp_path: Path) -> None:
+    """The order goes beyond the log's end: an unclean election has lost the rest, and the next one brings it
+    back."""
+    log = filled(tmp_path)
+    end = log.log_end_offset
+    erase(log, order_of(b"gone", end=end)._replace(leader_epoch=7))
+    assert log.state.has_erased(ORDER)
+    assert reopened(log, tmp_path).state.has_erased(ORDER)
+    log.appender.append_raw(raw((end, 2, 8)))
+    assert log.state.has_erased(ORDER), "records of a later epoch are none of its"
+    log.truncation.truncate_to(end)
+    assert log.state.has_erased(ORDER)
+    log.appender.append_raw(raw((end, 2, 7)))
+    assert not log.state.has_erased(ORDER)
+    log.durability.flush()
+    assert not reopened(log, tmp_path).state.has_erased(ORDER)
 
 
 def test_a_log_that_begins_anew_below_the_end_has_not_done_it(tmp_path: Path) -> None:
@@ -253,9 +271,9 @@ def test_a_log_that_begins_anew_below_the_end_has_not_done_it(tmp_path: Path) ->
     end = log.log_end_offset
     erase(log, order_of(b"gone", end=end))
     log.truncation.restart_at(end)
-    assert log.state.erased.has(ORDER), "it has nothing below the end"
+    assert log.state.has_erased(ORDER), "it has nothing below the end"
     log.truncation.restart_at(end - 1)
-    assert not log.state.erased.has(ORDER)
+    assert not log.state.has_erased(ORDER)
 
 
 def test_a_log_that_a_crash_has_shortened_has_not_done_it(tmp_path: Path) -> None:
@@ -267,7 +285,7 @@ def test_a_log_that_a_crash_has_shortened_has_not_done_it(tmp_path: Path) -> Non
     log.durability.flush()
     (tmp_path / "events-0" / "erasures").write_bytes(file)
     again = reopened(log, tmp_path)
-    assert not again.state.erased.has(ORDER)
+    assert not again.state.has_erased(ORDER)
     assert str(ORDER).encode() not in (tmp_path / "events-0" / "erasures").read_bytes()
 
 
@@ -279,7 +297,9 @@ def test_a_log_that_a_crash_has_shortened_has_not_done_it(tmp_path: Path) -> Non
         "1\n0\n",
         "0\n1\nnot-an-id 4\n",
         f"0\n1\n{ORDER} four\n",
-        f"0\n1\n{ORDER} 4 5\n",
+        f"0\n1\n{ORDER} 4 5 6\n",
+        f"0\n1\n{ORDER} 4 -5\n",
+        f"0\n1\n{ORDER}\n",
         f"0\n1\n{ORDER} {'9' * 40}\n",
         "\udcff",
     ],
@@ -289,9 +309,9 @@ def test_a_file_that_cannot_be_read_counts_as_empty(tmp_path: Path, text: str) -
     erase(log, order_of(b"gone", end=log.log_end_offset))
     (tmp_path / "events-0" / "erasures").write_bytes(text.encode(errors="surrogateescape"))
     again = reopened(log, tmp_path)
-    assert not again.state.erased.has(ORDER)
+    assert not again.state.has_erased(ORDER)
     assert erase(again, order_of(b"gone", end=again.log_end_offset)).segments == 0
-    assert again.state.erased.has(ORDER)
+    assert again.state.has_erased(ORDER)
 
 
 def test_lines_of_orders_that_are_gone_go(tmp_path: Path) -> None:
@@ -299,7 +319,7 @@ def test_lines_of_orders_that_are_gone_go(tmp_path: Path) -> None:
     ids = [UUID(int=n) for n in range(1, 4)]
     for one in ids:
         erase(log, order_of(b"gone", end=9, order_id=one), open_orders=ids[1:])
-    assert [log.state.erased.has(one) for one in ids] == [False, True, True]
+    assert [log.state.has_erased(one) for one in ids] == [False, True, True]
 
 
 def test_a_truncation_before_the_file_is_written_aborts_it(tmp_path: Path) -> None:
@@ -321,7 +341,7 @@ def test_a_truncation_before_the_file_is_written_aborts_it(tmp_path: Path) -> No
     with pytest.raises(Aborted):
         erase(log, order_of(b"gone", end=end))
     assert cut
-    assert not log.state.erased.has(ORDER)
+    assert not log.state.has_erased(ORDER)
     assert log.failure is None
 
 
@@ -380,7 +400,7 @@ def test_a_disk_that_refuses_leaves_the_log_as_it_was(tmp_path: Path, call: str)
     disk.fail(call, errno.ENOSPC, path=".cleaned", times=1)
     with pytest.raises((StorageError, Aborted)):
         erase(log, order_of(b"gone", end=end))
-    assert not log.state.erased.has(ORDER)
+    assert not log.state.has_erased(ORDER)
     disk.heal()
     if call == "fsync":
         return  # that is final for the directory; the file system may have lost what it was given
@@ -396,11 +416,11 @@ def test_a_file_that_cannot_be_written_says_nothing(tmp_path: Path) -> None:
     disk.fail("open", errno.ENOSPC, path="erasures")
     with pytest.raises(DiskError):
         erase(log, order_of(b"gone", end=log.log_end_offset))
-    assert not log.state.erased.has(ORDER)
+    assert not log.state.has_erased(ORDER)
     assert all(one.key != b"gone" for one in records_in(log))
     disk.heal()
     assert erase(log, order_of(b"gone", end=log.log_end_offset)).segments == 0
-    assert log.state.erased.has(ORDER)
+    assert log.state.has_erased(ORDER)
 
 
 def test_a_truncation_waits_until_the_file_says_so(tmp_path: Path) -> None:
@@ -413,7 +433,7 @@ def test_a_truncation_waits_until_the_file_says_so(tmp_path: Path) -> None:
         log.truncation.truncate_to(end - 3)
     assert log.log_end_offset == end
     assert log.failure is None
-    assert log.state.erased.has(ORDER)
+    assert log.state.has_erased(ORDER)
 
 
 def test_damage_is_found_and_nothing_is_replaced(tmp_path: Path) -> None:
@@ -426,7 +446,7 @@ def test_damage_is_found_and_nothing_is_replaced(tmp_path: Path) -> None:
     path.write_bytes(data)
     with pytest.raises(CorruptionError):
         erase(log, order_of(b"gone", end=log.log_end_offset))
-    assert not log.state.erased.has(ORDER)
+    assert not log.state.has_erased(ORDER)
     assert path.read_bytes() == bytes(data)
 
 
@@ -442,7 +462,7 @@ def test_a_log_that_is_compacted_since_loses_the_records_too(tmp_path: Path) -> 
     erase(log, order_of(b"gone", end=end))
     kept = [one for one in before if one.key != b"gone"]
     assert records_in(log) == kept
-    assert log.state.erased.has(ORDER)
+    assert log.state.has_erased(ORDER)
 
 
 def test_a_damaged_segment_keeps_the_records_in_no_other(tmp_path: Path) -> None:
@@ -457,7 +477,7 @@ def test_a_damaged_segment_keeps_the_records_in_no_other(tmp_path: Path) -> None
     path.write_bytes(data)
     with pytest.raises(CorruptionError):
         erase(log, order_of(b"gone", end=log.log_end_offset))
-    assert not log.state.erased.has(ORDER), "the order is open"
+    assert not log.state.has_erased(ORDER), "the order is open"
     path.write_bytes(sound)
     left = [one.offset for one in records_in(log) if one.key == b"gone"]
     assert left

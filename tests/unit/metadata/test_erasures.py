@@ -100,6 +100,36 @@ def finish(image: MetadataImage, sender: Any = FIRST, done_ms: int = 70) -> list
     return written(at_once(finish_erasure(image, ORDER_ID, done_ms, sender=sender, needs_level=True)))
 
 
+def test_a_replica_that_is_not_in_sync_is_not_noted() -> None:
+    """Its leader may have records for it that are still to go."""
+    behind = image_of(changed(isr=(1,)), before=STARTED)
+    assert note(behind, 2, place(), sender=SECOND) == []
+    assert note(behind, 1, place()) == [noted(1)]
+    assert note(STARTED, 2, place(), sender=SECOND) == [noted(2)]
+
+
+def test_an_unclean_election_takes_the_notes_of_logs_while_the_order_is_open() -> None:
+    """Its leader may have what others had erased, or had lost."""
+    unclean = changed(isr=(2,), leader=2, leader_recovery_state=1)
+    image = image_of(unclean, before=NOTED)
+    assert image.erased[ORDER_ID][PLACE] == {IN_BUCKET}
+    for harmless in (
+        changed(leader=2),
+        changed(isr=(2,), leader=2),
+        changed(isr=(1,), leader_recovery_state=0),
+        changed(leader=-1),
+    ):
+        assert image_of(harmless, before=NOTED).erased[ORDER_ID][PLACE] == {1, 2, IN_BUCKET}
+    again = image_of(*erased_records(ORDER_ID, [(PLACE, (2,))]), before=image)
+    assert image_of(changed(isr=(2, 1)), before=again).erased[ORDER_ID][PLACE] == {2, IN_BUCKET}, (
+        "the new leader recovers, and leads"
+    )
+    twice = image_of(changed(isr=(1,), leader=1), before=again)
+    assert twice.erased[ORDER_ID][PLACE] == {IN_BUCKET}, "unclean once more, before it has recovered"
+    done = image_of(erasure_record(ORDER._replace(done_ms=70)), before=CLEAN)
+    assert image_of(unclean, before=done).erased[ORDER_ID][PLACE] == {1, 2, IN_BUCKET}
+
+
 def test_an_order_starts_once() -> None:
     assert start(CLUSTER) == [erasure_record(ORDER)]
     assert start(CLUSTER, sender=None) == [erasure_record(ORDER)]

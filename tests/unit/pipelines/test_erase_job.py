@@ -24,6 +24,7 @@ from service.remote.catalog import RewriteKind
 from service.remote.format.cut_codec import ErasureRef
 from service.remote.format.erase_codec import encode_erasure
 from service.remote.format.manifest import SegmentEntry
+from service.remote.order_end import OrderEnd
 from service.remote.stores.obstore_store import open_store
 from service.spark.options import parse_options
 from service.tiering.erasing.stretches import StretchLimits
@@ -117,7 +118,7 @@ class Bench:
 
     def job(self, wait_s: float = 0, limits: StretchLimits = StretchLimits(1 << 20, 1 << 24)) -> EraseJob:  # noqa: B008
         setup = JobSetup(
-            self.world.bucket, self.tasks, self.answers, {TIP: 1000}, limits, wait_s, uuid4,
+            self.world.bucket, self.tasks, self.answers, {TIP: OrderEnd(1000)}, limits, wait_s, uuid4,
             lambda: self.is_open, sleep=lambda _: None, pause_s=0.001,
         )  # fmt: skip
         return EraseJob(setup)

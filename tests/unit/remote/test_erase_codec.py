@@ -37,13 +37,21 @@ ORDER = ErasureOrder(
     bytes(range(16)),
     HASHES,
     FILTER_HASHES,
-    (ErasedTopic(UUID(int=7), "orders", (5, 0, 1 << 40)), ErasedTopic(UUID(int=3), "späte", (1,))),
+    (
+        ErasedTopic(UUID(int=7), "orders", (5, 0, 1 << 40), (3, -1, (1 << 31) - 1)),
+        ErasedTopic(UUID(int=3), "späte", (1,)),
+    ),
     Stamp(1_700_000_000_001, Writer(2, UUID(int=5), "firn test")),
 )
 
 
+TOPIC = {"topic_id": str(ID), "name": "t", "ends": [1]}
+
+
 def test_an_order_is_read_as_it_was_written() -> None:
-    for order in (ORDER, ORDER._replace(before_ms=1_600_000_000_000, stamp=None)):
+    without_epochs = ORDER._replace(topics=(ErasedTopic(UUID(int=7), "orders", (5, 0)),))
+    assert b"leader_epochs" not in zlib.decompress(encode_erasure(without_epochs), wbits=31), "as before"
+    for order in (ORDER, without_epochs, ORDER._replace(before_ms=1_600_000_000_000, stamp=None)):
         data = encode_erasure(order)
         assert decode_erasure(data) == order
         assert encode_erasure(order) == data
@@ -156,6 +164,13 @@ def base64(data: bytes) -> str:
         {"topics": [{"topic_id": "t", "name": "t", "ends": [1]}]},
         {"topics": [{"topic_id": str(ID), "name": None, "ends": [1]}]},
         {"topics": [{"topic_id": str(ID), "name": "t", "ends": [1]}] * 2},
+        {"topics": [{**TOPIC, "leader_epochs": None}]},
+        {"topics": [{**TOPIC, "leader_epochs": []}]},
+        {"topics": [{**TOPIC, "leader_epochs": [1, 2]}]},
+        {"topics": [{**TOPIC, "leader_epochs": [-2]}]},
+        {"topics": [{**TOPIC, "leader_epochs": [1 << 31]}]},
+        {"topics": [{**TOPIC, "leader_epochs": ["1"]}]},
+        {"topics": [{**TOPIC, "leader_epochs": [False]}]},
         {"topics": [{"topic_id": str(ID), "name": "t", "ends": [1] * 1_000_001}]},
     ],
     ids=lambda change: str(change)[:40],

@@ -31,6 +31,7 @@ from tests.support.one_of_three import (
     OTHER,
     TOPIC,
     OneOfThree,
+    changed,
     moved,
     one_of_three,
     partition,
@@ -52,9 +53,9 @@ class Documents:
         self.opened = 0
         self.kept: Mapping[UUID, Erasure] = {}
 
-    def has(self, order_id: UUID, *ends: int, key: bytes = b"gone") -> None:
+    def has(self, order_id: UUID, *ends: int, key: bytes = b"gone", epochs: tuple[int, ...] = ()) -> None:
         hashes = hash_key(SECRET, key)
-        topics = (ErasedTopic(TOPIC, "t", ends),)
+        topics = (ErasedTopic(TOPIC, "t", ends, epochs),)
         self.orders[order_id] = opened(
             ErasureOrder(CLUSTER, order_id, START_MS, -1, SECRET, hashes, b"f" * 8, topics)
         )
@@ -108,11 +109,11 @@ class Played:
         assert found is not None
         return found.log
 
-    def put(self, *keys: bytes, number: int = 0) -> None:
+    def put(self, *keys: bytes, number: int = 0, epoch: int = 0) -> None:
         """Append a batch of one record a key, as a follower gets it."""
         log = self.log(number)
         batch = bytearray(make_batch(log.log_end_offset, [Pair(key, b"v") for key in keys]))
-        stamp(batch, 0, log.log_end_offset, 0)
+        stamp(batch, 0, log.log_end_offset, epoch)
         log.appender.append_raw(memoryview(batch))
 
     def replicated(self, offset: int, number: int = 0) -> None:
@@ -121,8 +122,14 @@ class Played:
         assert found is not None
         found._set_high_watermark(offset)
 
-    async def order(self, *ends: int, order_id: UUID = ORDER, is_restored: bool = False) -> None:
-        self.documents.has(order_id, *ends)
+    async def order(
+        self,
+        *ends: int,
+        order_id: UUID = ORDER,
+        is_restored: bool = False,
+        epochs: tuple[int, ...] = (),
+    ) -> None:
+        self.documents.has(order_id, *ends, epochs=epochs)
         one = Erasure(order_id, f"erase/{order_id}.json.gz", 100, 1, 1, (TOPIC,), START_MS)
         await self.node.tell(erasure_record(one._replace(is_restored=is_restored)))
 
@@ -138,8 +145,8 @@ class Played:
     def keys(self, number: int = 0) -> list[bytes | None]:
         return [one.key for one in records_in(self.log(number))]
 
-    def has_told(self, number: int = 0, order_id: UUID = ORDER) -> bool:
-        return (order_id, ErasedPlace(TOPIC, number, 0), ME) in self.catalog.told
+    def has_told(self, number: int = 0, order_id: UUID = ORDER, epoch: int = 0) -> bool:
+        return (order_id, ErasedPlace(TOPIC, number, epoch), ME) in self.catalog.told
 
 
 def play(
@@ -213,6 +220,75 @@ def test_an_order_waits_until_its_end_is_replicated_and_stable(tmp_path: Path) -
     play(tmp_path, scenario)
 
 
+def test_a_leader_without_the_last_records_of_an_order_keeps_younger_ones(tmp_path: Path) -> None:
+    """An unclean election: the log ended at 2 where the order goes up to 4, and went on in another epoch."""
+
+    async def scenario(one: Played) -> None:
+        one.put(b"gone", b"a")
+        one.replicated(2)
+        await one.node.tell(changed(0, isr=(ME,), leader=ME, leader_recovery_state=1))
+        one.put(b"gone", b"gone", b"gone", epoch=1)
+        one.replicated(5)
+        await one.order(4, epochs=(0,))
+        await until(lambda: one.has_told(epoch=1))
+        assert one.keys() == [b"a", b"gone", b"gone", b"gone"]
+
+    play(tmp_path, scenario)
+
+
+def test_a_leader_of_an_idle_partition_without_the_last_records_of_an_order_tells(tmp_path: Path) -> None:
+    async def scenario(one: Played) -> None:
+        one.put(b"gone", b"a")
+        one.replicated(2)
+        await one.order(4, epochs=(0,))
+        await until(lambda: one.metrics.erasure_waits)
+        assert one.metrics.erasure_waits == {
+            (ORDER, (TOPIC, 0)): "the log ends at 2, the order goes up to 4"
+        }, "it leads in the epoch of the order"
+        await one.node.tell(changed(0, isr=(ME,), leader=ME, leader_recovery_state=1))
+        await until(lambda: one.has_told(epoch=1))
+        assert one.keys() == [b"a"]
+
+    play(tmp_path, scenario)
+
+
+def test_a_follower_without_the_last_records_of_an_order_tells_once_it_is_in_sync(tmp_path: Path) -> None:
+    async def scenario(one: Played) -> None:
+        one.put(b"gone", b"a")
+        one.replicated(2)
+        await one.node.tell(changed(0, isr=(OTHER,), leader=OTHER, leader_recovery_state=1))
+        await one.order(4, epochs=(0,))
+        await until(lambda: one.metrics.erasure_waits)
+        assert one.metrics.erasure_waits == {
+            (ORDER, (TOPIC, 0)): "the log ends at 2, the order goes up to 4"
+        }, "its leader may have more of them"
+        await one.node.tell(changed(0, isr=(OTHER, ME)))
+        await until(lambda: one.has_told(epoch=1))
+        assert one.keys() == [b"a"]
+        one.put(b"gone", b"b")  # of another unclean leader, which has them
+        one.replicated(4)
+        assert not one.log().state.has_erased(ORDER)
+        await until(lambda: one.keys() == [b"a", b"b"])
+        await until(lambda: one.log().state.has_erased(ORDER))
+
+    play(tmp_path, scenario, leader=OTHER)
+
+
+def test_a_replica_tells_only_while_it_is_in_sync(tmp_path: Path) -> None:
+    async def scenario(one: Played) -> None:
+        one.put(b"gone", b"a")
+        one.replicated(2)
+        await one.node.tell(changed(0, isr=(OTHER,)))
+        await one.order(2)
+        await until(lambda: one.log().state.has_erased(ORDER))
+        await until(lambda: "in sync" in str(one.metrics.erasure_waits))
+        assert not one.catalog.told
+        await one.node.tell(changed(0, isr=(OTHER, ME)))
+        await until(one.has_told)
+
+    play(tmp_path, scenario, leader=OTHER)
+
+
 def test_a_partition_that_is_younger_than_the_order_has_nothing_to_do(tmp_path: Path) -> None:
     async def scenario(one: Played) -> None:
         one.put(b"gone", number=1)
@@ -282,7 +358,7 @@ def test_a_node_tells_again_until_the_metadata_has_it(tmp_path: Path) -> None:
     async def scenario(one: Played) -> None:
         one.catalog.failure = StorageError("no controller")
         await one.order(0)
-        await until(lambda: one.log().state.erased.has(ORDER))
+        await until(lambda: one.log().state.has_erased(ORDER))
         one.catalog.failure = None
         await until(lambda: len(one.catalog.told) > 2)
         await one.erased(0, ME)
@@ -311,7 +387,7 @@ def test_a_log_that_was_cut_does_it_again_whatever_the_metadata_says(tmp_path: P
         one.put(b"gone")
         one.put(b"gone")
         one.replicated(4)
-        await until(lambda: found.log.state.erased.has(ORDER))
+        await until(lambda: found.log.state.has_erased(ORDER))
         assert one.keys() == [b"a", b"gone"]
         assert found.log.sealed.may_copy()
 
@@ -340,7 +416,7 @@ def test_a_log_from_before_an_order_that_is_done_shows_nothing_until_it_is_carri
         assert found()
         one.erasures._running.clear()
         one.erasures._cleaner = cleaner
-        await until(lambda: one.log().state.erased.has(ORDER))
+        await until(lambda: one.log().state.has_erased(ORDER))
         assert not found()
         assert one.keys() == [b"a"]
 

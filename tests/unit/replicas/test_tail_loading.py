@@ -16,7 +16,6 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import StorageError
 from service.base.types import TopicIdPartition
-from service.hot.cleaning.erasing import LocalErasure
 from service.hot.log import LocalLog
 from service.metadata.image import RestoredTail
 from service.metadata.image_frames import restored_tail_record
@@ -30,10 +29,12 @@ from service.remote.format.cut_codec import CutRef, Cuts, encode_cuts
 from service.remote.format.keys import CLUSTER_KEY, CUT_NAME
 from service.remote.format.manifest_codec import ClusterFile, encode_cluster
 from service.remote.metrics import TailLoadMetrics
+from service.remote.order_end import OrderEnd
 from service.remote.reading.reader import ArchiveEnd
 from service.remote.stores.obstore_store import open_store
 from service.remote.stores.store import ObjectStore
 from service.replicas import tail_loading
+from service.replicas.erased_runs import TailErasure
 from service.replicas.tail_loading import TailLoader
 from service.wire.api import ApiKey, request_module
 from tests.support.compaction import Pair, make_batch
@@ -43,7 +44,7 @@ from tests.support.one_of_three import partition as partition_record
 from tests.support.waiting import until
 from tests.support.world import WORLD
 from tests.unit.hot.cleanings import records_in
-from tests.unit.hot.erasures import order_of
+from tests.unit.hot.erasures import keys_of
 from tests.unit.remote.archive import plan_segment
 
 NONE = ErrorCode.none
@@ -66,7 +67,7 @@ class Restored:
         self.cut.own_the_prefix()
         self.told: list[LoadedTail] = []
         self.metrics = TailLoadMetrics()
-        self.orders: list[LocalErasure] = []
+        self.orders: list[TailErasure] = []
         """orders of erasure of each partition"""
         self.orders_fail: StorageError | None = None
         opener = node.applier.opener
@@ -75,7 +76,7 @@ class Restored:
         )
         opener.archives._reader = cast("Any", object())  # no archive is read here
 
-    async def _orders_of(self, place: Place) -> list[LocalErasure]:
+    async def _orders_of(self, place: Place) -> list[TailErasure]:
         if self.orders_fail is not None:
             raise self.orders_fail
         return self.orders
@@ -187,7 +188,8 @@ def test_records_of_an_order_of_erasure_are_not_loaded(tmp_path: Path) -> None:
 
     async def scenario(node: Restored) -> None:
         node.cut.tail({(TOPIC, 0): data})
-        node.orders = [order_of(b"gone", end=4), order_of(b"a", end=2)]
+        gone, a = keys_of([b"gone"]), keys_of([b"a"])
+        node.orders = [TailErasure(gone, OrderEnd(4)), TailErasure(a, OrderEnd(2))]
         await node.restore(tail(node.cut.write()))
         await node.loaded()
         log = node.partition().log
@@ -205,7 +207,7 @@ def test_a_tail_waits_for_an_order_that_cannot_be_read(tmp_path: Path) -> None:
         await until(lambda: node.metrics.problems)
         assert [*node.metrics.problems.values()] == ["no bucket"]
         assert node.partition().log.log_end_offset == 0
-        node.orders_fail, node.orders = None, [order_of(b"gone", end=6)]
+        node.orders_fail, node.orders = None, [TailErasure(keys_of([b"gone"]), OrderEnd(6))]
         await node.loaded()
         assert [one.offset for one in records_in(node.partition().log)] == [1, 2, 3, 4, 5]
 

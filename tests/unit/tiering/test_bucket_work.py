@@ -27,6 +27,7 @@ from service.remote.format.erase_codec import ErasedTopic, ErasureOrder, encode_
 from service.remote.format.manifest import ManifestLimits
 from service.remote.format.segment_object import KEY_FILTER
 from service.remote.opened_order import opened
+from service.remote.order_end import OrderEnd
 from service.remote.reading.object_reader import open_footer_of
 from service.tiering.copier import CallProgress
 from service.tiering.erasing.archive_progress import ArchiveWork, OrderWork
@@ -44,12 +45,13 @@ SECRET = b"s" * 16
 TOPIC = UUID(int=7)
 ORDER = UUID(int=70)
 GONE = b"gone"
+END_OF_ALL = OrderEnd(1000)
 
 
-def order_of(*keys: bytes, ends: tuple[int, ...] = (1000,)) -> ErasureOrder:
+def order_of(*keys: bytes, ends: tuple[int, ...] = (1000,), epochs: tuple[int, ...] = ()) -> ErasureOrder:
     hashes = sorted(hash_key(SECRET, key) for key in keys)
     filters = sorted(filter_hash(key).to_bytes(8) for key in keys)
-    topics = (ErasedTopic(TOPIC, "events", ends),)
+    topics = (ErasedTopic(TOPIC, "events", ends, epochs),)
     return ErasureOrder(CLUSTER, ORDER, 5, -1, SECRET, b"".join(hashes), b"".join(filters), topics)
 
 
@@ -94,7 +96,7 @@ class Held:
 
     def __init__(self) -> None:
         self.spans: list[tuple[int, int]] = []
-        self.ends: list[int] = []
+        self.ends: list[OrderEnd] = []
 
     def running(self, topic_id: UUID, partition: int) -> UUID | None:
         return None
@@ -104,7 +106,7 @@ class Held:
     ) -> RewriteOutcome:
         assert isinstance(rule, ErasureRule)
         self.spans.append((base_offset, last_offset))
-        self.ends.append(rule.end_offset)
+        self.ends.append(rule.end)
         return RewriteOutcome.BUSY
 
 
@@ -134,9 +136,14 @@ class Work:
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     """Six segments of two records; the third, fourth and sixth have a key that goes."""
+    return archived(tmp_path)
+
+
+def archived(tmp_path: Path, elected_at: int | None = None) -> World:
+    """The world of `world`; from segment `elected_at` on its leader is in epoch 1."""
     world = World(tmp_path / "disk", limits=ManifestLimits(entries=8), segment_bytes=700)
     (replica,) = world.replicas
-    for keys in (
+    segments = (
         (b"a", b"b"),
         (b"c", None),
         (GONE, b"d"),
@@ -144,7 +151,11 @@ def world(tmp_path: Path) -> World:
         (b"f", b"g"),
         (b"h", GONE),
         (b"i", b"j"),
-    ):
+    )
+    for number, keys in enumerate(segments):
+        if number == elected_at:
+            world.fence(replica)
+            world.elect(replica)
         append(world, replica, *keys)
     for _ in range(8):
         world.run()
@@ -201,7 +212,7 @@ def test_neighbours_with_a_hit_are_one_run(world: World) -> None:
     held = Held()
     work = Work(world, held)
     work.round()
-    assert (held.spans, held.ends) == ([(4, 7)], [1000])
+    assert (held.spans, held.ends) == ([(4, 7)], [OrderEnd(1000)])
     assert work.work.problems == {(ORDER, (TOPIC, 0)): "objects from 4 to 7 are not written anew: busy"}
     assert not is_clean(world)
 
@@ -212,6 +223,55 @@ def test_objects_from_the_orders_end_on_are_not_touched(world: World) -> None:
     held = Held()
     Work(world, held).round()
     assert held.spans == [(4, 5)]
+
+
+@pytest.mark.parametrize(
+    ("elected_at", "left"),
+    [
+        (3, [b"a", b"b", b"c", None, b"d", b"e", GONE, b"f", b"g", b"h", GONE]),
+        (5, [b"a", b"b", b"c", None, b"d", b"e", b"f", b"g", b"h", GONE]),
+        (None, [b"a", b"b", b"c", None, b"d", b"e", b"f", b"g", b"h"]),
+    ],
+)
+def test_records_of_a_later_epoch_than_the_orders_stay(
+    tmp_path: Path, elected_at: int | None, left: list[bytes | None]
+) -> None:
+    """They were written after the order, where an unclean election has lost others."""
+    world = archived(tmp_path, elected_at)
+    given = order_of(GONE, epochs=(0,))
+    give(world, given)
+    tell(world, 1)
+    Work(world).round()
+    assert is_clean(world)
+    assert keys_in_the_bucket(world) == left
+    (replica,) = world.replicas
+    part = count_in_chain(
+        world.bucket, world.manager.context.chains, replica.tip, world.entry(replica), opened(given), 0,
+        CallProgress(), reads_objects=True,
+    )  # fmt: skip
+    assert (part.counted.records, part.next_offset) == (0, END)
+    runs, end = replica.log.runs.runs_from(0), opened(given).end(TOPIC, 0)
+    found = count_in_log(runs, replica.log.log_end_offset, end, 0, opened(given), CallProgress())
+    assert found.counted.records == 3 - left.count(GONE), "the log has what the archive had"
+
+
+def test_an_object_with_records_of_two_epochs_loses_those_of_the_first(tmp_path: Path) -> None:
+    world = World(tmp_path / "disk", limits=ManifestLimits(entries=8), segment_bytes=1_400)
+    (replica,) = world.replicas
+    append(world, replica, GONE, b"a")
+    world.fence(replica)
+    world.elect(replica)
+    for keys in ((GONE, b"b"), (GONE, b"c"), (GONE, b"d"), (GONE, b"e")):
+        append(world, replica, *keys)
+    for _ in range(4):
+        world.run()
+    first = world.live(replica)[0]
+    assert [epoch for epoch, _ in first.leader_epochs] == [0, 1]
+    before = keys_in_the_bucket(world)
+    give(world, order_of(GONE, epochs=(0,)))
+    tell(world, 1)
+    Work(world).round()
+    assert keys_in_the_bucket(world) == before[1:]
 
 
 def test_chains_are_written_anew_and_the_catalog_is_told(world: World) -> None:
@@ -304,10 +364,10 @@ def test_a_store_that_fails_is_asked_again(world: World) -> None:
 def test_an_object_is_read_up_to_its_first_hit_or_counted(world: World) -> None:
     entries = world.live(world.replicas[0])
     order = opened(order_of(GONE, b"e"))
-    assert [look_at_object(world.bucket, one, order, 1000, CallProgress()).hits for one in entries] == [
+    assert [look_at_object(world.bucket, one, order, END_OF_ALL, CallProgress()).hits for one in entries] == [
         0, 0, 1, 2, 0, 1,
     ]  # fmt: skip
-    early = look_at_object(world.bucket, entries[3], order, 7, CallProgress())
+    early = look_at_object(world.bucket, entries[3], order, OrderEnd(7), CallProgress())
     assert early.hits == 1, "the record at offset 7 is not below the order's end"
 
 
@@ -321,7 +381,7 @@ def test_an_object_with_a_damaged_filter_is_read(world: World) -> None:
             damaged = bytearray(data)
             damaged[position] ^= 1 << position % 8
             world.bucket.put(entry.key, bytes(damaged))
-            look = look_at_object(world.bucket, entry, order, 1000, CallProgress())
+            look = look_at_object(world.bucket, entry, order, END_OF_ALL, CallProgress())
             assert (look.hits, look.is_read) == (hits, True)
 
 
@@ -336,7 +396,7 @@ def test_parts_of_a_count_add_up(world: World) -> None:
     assert part.counted[:1] == (6,)
     assert (part.counted.hit_objects, part.counted.records) == (3, 3)
     runs = replica.log.runs.runs_from(0)
-    found = count_in_log(runs, replica.log.log_end_offset, 1000, 0, order, CallProgress())
+    found = count_in_log(runs, replica.log.log_end_offset, END_OF_ALL, 0, order, CallProgress())
     assert (found.next_offset, found.counted.records, found.counted.objects) == (END, 3, 7)
     assert Counted(1, 2).plus(Counted(3, 4)) == Counted(4, 6)
 

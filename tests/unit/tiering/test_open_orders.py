@@ -10,15 +10,18 @@ import pytest
 from crc32c import crc32c
 
 from service.base.errors import CorruptionError
+from service.records.batch import stamp
 from service.records.erasure import filter_hash, hash_key
+from service.records.scan import scan_batches
 from service.remote.catalog import Erasure
 from service.remote.format.erase_codec import ErasedTopic, ErasureOrder, encode_erasure
 from service.remote.opened_order import end_of
+from service.remote.order_end import OrderEnd
 from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.obstore_store import open_store
 from service.remote.stores.store import ObjectStore
 from service.tiering.erasing.open_orders import MOST_KEPT, OpenOrders
-from tests.support.compaction import START_MS
+from tests.support.compaction import START_MS, Pair, make_batch
 from tests.support.one_of_three import CLUSTER, TOPIC
 from tests.support.world import WORLD
 from tests.unit.hot.erasures import ORDER, SECRET
@@ -53,11 +56,11 @@ def test_a_document_is_read_once(store: ObjectStore) -> None:
         assert not first.keys.has(b"kept", START_MS)
         store.delete([named.key])
         assert await documents.open(named) is first
-        assert await documents.ends(named) == {TOPIC: (5, 7)}
+        assert await documents.ends(named) == {TOPIC: ErasedTopic(TOPIC, "t", (5, 7))}
         documents.keep({ORDER: named})
         assert await documents.open(named) is first
         documents.keep({ORDER: named._replace(done_ms=START_MS)})
-        assert await documents.ends(named) == {TOPIC: (5, 7)}, "ends stay as long as the order"
+        assert await documents.ends(named) == first.ends, "ends stay as long as the order"
         with pytest.raises(ObjectNotFound):
             await documents.open(named)
         documents.keep({})
@@ -102,6 +105,37 @@ def test_the_keys_of_a_few_orders_are_in_memory(store: ObjectStore) -> None:
 
 
 def test_partitions_that_an_order_does_not_name_end_at_nothing() -> None:
-    ends = {TOPIC: (5, 7)}
-    assert [end_of(ends, TOPIC, n) for n in range(3)] == [5, 7, 0]
-    assert end_of(ends, UUID(int=3), 0) == 0
+    ends = {TOPIC: ErasedTopic(TOPIC, "t", (5, 7))}
+    assert [end_of(ends, TOPIC, n) for n in range(3)] == [OrderEnd(5), OrderEnd(7), OrderEnd(0)]
+    assert end_of(ends, UUID(int=3), 0) == OrderEnd(0)
+    known = {TOPIC: ErasedTopic(TOPIC, "t", (5, 7), (2, -1))}
+    assert [end_of(known, TOPIC, n) for n in range(3)] == [OrderEnd(5, 2), OrderEnd(7), OrderEnd(0)]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "end"),
+    [
+        ([], 100),
+        ([(2, 0)], 100),
+        ([(2, 0), (5, 40)], 100),
+        ([(2, 0), (6, 80)], 80),
+        ([(2, 0), (6, 100)], 100),
+        ([(2, 0), (6, 150), (7, 160)], 100),
+        ([(6, 0), (7, 20)], 0),
+    ],
+)
+def test_an_order_ends_where_a_later_epoch_begins(epochs: list[tuple[int, int]], end: int) -> None:
+    assert OrderEnd(100, 5).within(epochs) == end
+    assert OrderEnd(100).within(epochs) == 100, "nothing tells an order of before which records are younger"
+
+
+def test_an_order_ends_at_the_first_batch_of_a_later_epoch() -> None:
+    data = bytearray()
+    for base, epoch in ((0, 2), (2, 5), (4, 6), (6, 6)):
+        batch = bytearray(make_batch(base, [Pair(b"k", b"v"), Pair(b"k", b"w")]))
+        stamp(batch, 0, base, epoch)
+        data += batch
+    batches = scan_batches(memoryview(data))
+    found = [OrderEnd(100, epoch).in_batches(batches) for epoch in (-1, 1, 2, 3, 5, 6, 9)]
+    assert found == [100, 0, 2, 2, 4, 100, 100]
+    assert OrderEnd(3, 5).in_batches(batches) == 3
