@@ -46,12 +46,15 @@ class NodeCutCluster:
     def why_no_cuts(self) -> str:
         if self.is_loading:
             return "no cut is taken before all restored partitions have loaded their tails"
-        if self._broker.config.cut_interval_ms < 0:
+        if self.cuts_are_off():
             return (
                 "no cut is taken, as firn.cut.interval.ms is -1: set it for the whole cluster, such as to "
                 "10000, until this order is done"
             )
         return ""
+
+    def cuts_are_off(self) -> bool:
+        return not self.is_loading and self._broker.config.cut_interval_ms < 0
 
     @property
     def is_loading(self) -> bool:

@@ -19,5 +19,8 @@ class ErasureCluster(Protocol):
     def why_no_cuts(self) -> str:
         """Return why no cut is taken now, and what to do; empty where cuts are taken."""
 
+    def cuts_are_off(self) -> bool:
+        """Return whether no cut is taken until an operator changes that."""
+
     def fenced_brokers(self) -> Collection[int]:
         """Return the brokers that are registered, and fenced."""

@@ -28,7 +28,7 @@ from service.remote.catalog import Erasure
 from service.remote.format.cut_codec import MAX_ERASURES, CutRef, Cuts, ErasureRef, MetadataEnd
 from service.remote.format.erase_codec import ErasureOrder
 from service.remote.format.keys import TailKey, parse_key
-from service.remote.opened_order import Ends, OpenOrder, OrderDocuments
+from service.remote.opened_order import Ends, OrderDocuments
 from service.remote.reading.tails import open_cuts
 from service.remote.stores.errors import UNREADABLE, ObjectNotFound, raise_of_the_store
 from service.tiering.archive_attempt import TieringContext
@@ -354,13 +354,46 @@ class OrderKeeper:
         known.over = known.over or self._metadata_end()
         if cuts is not None and known.over is not None and known.accepted is None:
             try:
-                why = await self._judge_cut(erasure, known, known.over, cuts)
+                if self._cluster.cuts_are_off() and cuts.holds_chains is False:
+                    why = await self._judge_old_cuts(erasure, known, cuts)
+                else:
+                    why = await self._judge_cut(erasure, known, known.over, cuts)
             except UNREADABLE as e:
                 raise_of_the_store(e)
                 why = str(e)
             if why is not None:
                 no_cuts = self._cluster.why_no_cuts()
                 known.why = f"{why}; {no_cuts}" if no_cuts else why
+
+    async def _judge_old_cuts(self, erasure: Erasure, known: _Known, cuts: Cuts) -> str | None:
+        """Accept all cuts that there are, as no newer one will come, if none of their tails has any of the
+        keys; else return why not. Of chains they hold nothing: what an order drops goes all the same."""
+        named: dict[str, CutRef] = {}
+        for ref in cuts.kept:
+            named |= {key: ref for key in await self._documents.tails_of(ref) if key not in named}
+        known.tails, known.clean_tails = len(named), known.clean_tails & named.keys()
+        for key, ref in named.items():
+            if (why := await self._why_not_clean(erasure, known, key, ref)) is not None:
+                return why
+        known.accepted = 0
+        known.why = "no kept cut has the keys"
+        return None
+
+    async def _why_not_clean(self, erasure: Erasure, known: _Known, key: str, ref: CutRef) -> str | None:
+        """Return why a tail of a cut keeps an order open; None, and know it, if it has none of the keys."""
+        assert known.clean_from is not None
+        if key in known.clean_tails:
+            return None
+        parsed = parse_key(key)
+        if not (isinstance(parsed, TailKey) and parsed.cut >= known.clean_from):
+            order = await self._orders.open(erasure)
+            hits = await self._context.pool.watch(partial(count_in_tail, self._context.store, key, order))
+            if hits:
+                return (
+                    f"{key}, a tail of cut {ref.cut}, has {hits} records of the keys; newer ones are awaited"
+                )
+        known.clean_tails.add(key)
+        return None
 
     async def _judge_cut(self, erasure: Erasure, known: _Known, over: MetadataEnd, cuts: Cuts) -> str | None:
         """Accept the cut that is to be the first one, if it has nothing of the keys; else return why it is
@@ -373,21 +406,9 @@ class OrderKeeper:
             return f"cut {ref.cut} has the archives as they were; a newer complete one is awaited"
         named = await self._documents.tails_of(ref)
         known.tails, known.clean_tails = len(named), known.clean_tails.intersection(named)
-        assert known.clean_from is not None
-        order: OpenOrder | None = None
         for key in named:
-            parsed = parse_key(key)
-            if key in known.clean_tails:
-                continue
-            if not (isinstance(parsed, TailKey) and parsed.cut >= known.clean_from):
-                order = order or await self._orders.open(erasure)
-                hits = await self._context.pool.watch(partial(count_in_tail, self._context.store, key, order))
-                if hits:
-                    return (
-                        f"{key}, a tail of cut {ref.cut}, has {hits} records of the keys; newer ones are "
-                        f"awaited"
-                    )
-            known.clean_tails.add(key)
+            if (why := await self._why_not_clean(erasure, known, key, ref)) is not None:
+                return why
         known.accepted = ref.cut
         known.why = "cuts that still have the keys are about to go"
         return None

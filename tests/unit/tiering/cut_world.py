@@ -218,6 +218,9 @@ class FakeCluster:
     def why_no_cuts(self) -> str:
         return "" if self.now.interval_ms >= 0 else "no cut is taken: set firn.cut.interval.ms"
 
+    def cuts_are_off(self) -> bool:
+        return self.now.interval_ms < 0
+
     def fenced_brokers(self) -> Collection[int]:
         return self.fenced
 

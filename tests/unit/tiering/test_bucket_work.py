@@ -87,6 +87,9 @@ class Cluster:
     def why_no_cuts(self) -> str:
         return ""
 
+    def cuts_are_off(self) -> bool:
+        return False
+
     def fenced_brokers(self) -> Collection[int]:
         return ()
 

@@ -15,7 +15,7 @@ from service.base.errors import RequestError, StorageError
 from service.remote.catalog import IN_BUCKET, ErasedPlace, Erasure
 from service.remote.format.cut_codec import MAX_ERASURES
 from service.remote.format.erase_codec import ErasedTopic, ErasureOrder
-from service.remote.format.keys import ERASE_PREFIX, SegmentKey, segment_key
+from service.remote.format.keys import ERASE_PREFIX, TAIL_PREFIX, SegmentKey, segment_key
 from service.remote.reading.erasure_orders import open_order
 from service.tiering.erasing import order_keeper
 from service.tiering.erasing.order_keeper import OrderKeeper
@@ -453,6 +453,45 @@ def test_without_cuts_the_old_ones_keep_an_order_open_and_it_is_said_what_to_do(
         world.round()
     assert not world.catalog.orders[ORDER].is_open
     assert standing(world).cuts == ()
+
+
+async def keep_without_cuts(world: CutWorld) -> None:
+    """What the keeper does while cuts are off."""
+    assert world.manager.cuts is not None
+    await world.manager.cuts.claim()
+    await keep(world)
+
+
+@pytest.mark.parametrize("hits", [0, 3])
+def test_without_cuts_an_order_ends_if_no_tail_of_the_old_ones_has_the_keys(
+    world: CutWorld, monkeypatch: pytest.MonkeyPatch, hits: int
+) -> None:
+    looked: list[str] = []
+
+    def count(store: object, key: str, order: object, progress: object) -> int:
+        looked.append(key)
+        return hits if len(looked) == 2 else 0
+
+    monkeypatch.setattr(order_keeper, "count_in_tail", count)
+    world.round()
+    world.logs[TOPIC, 0].end += 1
+    world.round()
+    start(world)
+    for broker_id in (1, 2, IN_BUCKET):
+        tell(world, broker_id)
+    kept, tails = world.numbers(), world.keys(TAIL_PREFIX)
+    assert len(kept) == 2
+    world.cluster.now = world.cluster.now._replace(interval_ms=-1)
+    world.do(keep_without_cuts(world))
+    assert world.catalog.orders[ORDER].is_open == bool(hits)
+    assert world.numbers() == kept, "nothing takes their place"
+    if hits:
+        words = f"{looked[1]}, a tail of cut 1, has 3 records of the keys; newer ones are awaited"
+        assert standing(world).why == f"{words}; no cut is taken: set firn.cut.interval.ms"
+        world.do(keep_without_cuts(world))
+    assert sorted(set(looked)) == tails
+    assert len(looked) == len(tails) + bool(hits), "clean ones are read once"
+    assert not world.catalog.orders[ORDER].is_open
 
 
 def test_health_and_metrics_are_told_how_far_an_order_is(world: CutWorld) -> None:
