@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -54,7 +54,7 @@ class ErasurePlan(NamedTuple):
 
 class Verified(NamedTuple):
     """One thing that was read: the log of a replica, the objects of a partition, or the tails of all kept
-    cuts. `problem`: why not all of it was."""
+    cuts; or a deleted topic, of which there is nothing to read. `problem`: why not all of it was."""
 
     kind: str
     topic: str
@@ -147,6 +147,7 @@ def verify(
     The order is given, or is one of the cluster's. Raises `ConfigError` where there is no such order.
     """
     known = find_orders(cluster, deadline)
+    rows: Mapping[UUID, Mapping[str, Any]] = {}
     if order is None:
         row = known.orders.get(str(order_id))
         if row is None:
@@ -154,7 +155,8 @@ def verify(
                 f"there is no order {order_id}: it is gone, or never was; --topics and its keys verify it",
                 *known.silent,
             )
-        ids = {UUID(str(one["id"])): str(one["name"]) for one in row["topics"]}
+        rows = {UUID(str(one["id"])): one for one in row["topics"]}
+        ids = {topic_id: str(one["name"]) for topic_id, one in rows.items()}
         identity, keys = UUID(str(row["id"])), int(row["keys"])
     else:
         ids = {one.topic_id: one.name for one in order.topics}
@@ -164,14 +166,27 @@ def verify(
     request = ErasuresRequest(op=ErasureOp.VERIFY, id=identity, order=data)
     tails = replace(request, scope=ErasureScope.TAILS)
     asked = [*_places(topics, request), _Asked("tails", "", -1, _keeper(known), tails)]
+    there = {one.topic_id for one in topics}
+    missing = [
+        _missing(name, rows.get(topic_id, {})) for topic_id, name in ids.items() if topic_id not in there
+    ]
     return ErasureReport(
         cluster.describe().cluster_id,
         "" if order is not None else str(identity),
         now_ms,
         keys,
         tuple(sorted(ids.values())),
-        tuple(_counted(cluster, asked, deadline)),
+        (*_counted(cluster, asked, deadline), *sorted(missing, key=lambda one: one.topic)),
     )
+
+
+def _missing(name: str, row: Mapping[str, Any]) -> Verified:
+    """Return what is said of a topic that is not listed, of which `row` is what the order's brokers say."""
+    why: str | None = f"{name}: it is not there, or this client may not describe it"
+    if row.get("is_deleted") is True:
+        has_objects = row.get("has_objects") is not False
+        why = f"{name} is deleted, and its objects are not all gone yet" if has_objects else None
+    return Verified("deleted topic", name, -1, _NOBODY, Counted(), why)
 
 
 def _keeper(known: FoundOrders) -> int:

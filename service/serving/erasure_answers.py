@@ -210,7 +210,7 @@ class ErasureAnswers:
             "started_ms": erasure.started_ms,
             "done_ms": None if erasure.is_open else erasure.done_ms,
             "keys": erasure.keys,
-            "topics": [{"id": str(one), "name": self._name(one, rights)} for one in erasure.topics],
+            "topics": [self._topic(one, rights) for one in erasure.topics],
             "is_restored": erasure.is_restored,
         }
         orders = self._manager.orders
@@ -250,6 +250,13 @@ class ErasureAnswers:
             "locked": list(versions.locked),
             "locked_objects": versions.locked_count,
         }
+
+    def _topic(self, topic_id: UUID, rights: TopicRights) -> dict[str, Any]:
+        image = self._host.image
+        row: dict[str, Any] = {"id": str(topic_id), "name": self._name(topic_id, rights)}
+        if topic_id in image.topics_by_id:
+            return row
+        return {**row, "is_deleted": True, "has_objects": topic_id in image.tombstones}
 
     def _name(self, topic_id: UUID, rights: TopicRights) -> str:
         """Return a topic's name; its id where it is gone, or the client may not describe it."""

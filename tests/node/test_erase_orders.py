@@ -156,6 +156,7 @@ def test_status_says_why_a_replica_waits(
         made = make_order(
             cluster, cluster.topics(["events"]), [GONE], OrderIdentity(UUID(int=5), b"s" * 16, 1), None
         )
+        assert [one.leader_epochs for one in made.topics] == [(0,)], "its leader told the end in that epoch"
         beyond = made._replace(topics=tuple(one._replace(ends=(9,)) for one in made.topics))
         start_order(cluster, beyond, CommandDeadline(20, WORLD))
     words = "broker 1: the log ends at 2, the order goes up to 9"

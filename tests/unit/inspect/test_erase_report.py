@@ -107,6 +107,29 @@ def test_everything_is_read_by_whom_it_concerns() -> None:
     assert (1, ErasureScope.TAILS, -1) in brokers.asked
 
 
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        (
+            {"is_deleted": True, "has_objects": True},
+            "gone is deleted, and its objects are not all gone yet",
+        ),
+        ({"is_deleted": True, "has_objects": False}, None),
+        ({}, "gone: it is not there, or this client may not describe it"),
+    ],
+)
+def test_a_topic_that_is_deleted_is_named(
+    more: dict[str, bool], problem: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = [{"id": str(TOPIC), "name": "events"}, {"id": str(UUID(int=8)), "name": "gone", **more}]
+    monkeypatch.setitem(ROW, "topics", topics)
+    report = verify(cluster(), ORDER, None, 9, CommandDeadline(20, WORLD))
+    last = report.places[-1]
+    assert (last.kind, last.topic, last.problem) == ("deleted topic", "gone", problem)
+    assert report.is_clean == (problem is None)
+    assert report.topics == ("events", "gone")
+
+
 def test_a_broker_that_does_not_answer_is_named_for_all_that_it_has() -> None:
     report = verify(cluster(dead={3}), ORDER, None, 9, CommandDeadline(20, WORLD))
     assert not report.is_clean
