@@ -2,10 +2,13 @@
 
 One node over a bucket behind an S3 gateway. A topic is copied in small segments; then merges are switched on.
 Printed: objects before and after, GETs and seconds of a count by Spark before and after (medians of
-`--rounds`), seconds and bytes of the merge, and the times of a producer with acks=all at a steady pace
-without and with it. Without Spark (`make spark`) the count is left out, and said so.
+`--rounds`), seconds and bytes of the merge, and the times of a producer with acks=all at a steady pace:
+alone, beside the merge, and beside the same work of a process that is not the node's
+(`bench.foreign_merge`), which tells what two cores cannot give. Without Spark (`make spark`), and with
+`--rounds 0`, the count is left out, and said so.
 
-Small: `python -m bench.merging --objects 200 --rounds 1 --quiet-s 5 --grace-s 20`.
+Small: `python -m bench.merging --objects 200 --rounds 1 --quiet-s 5 --grace-s 20`. Under two minutes:
+`python -m bench.merging --objects 3000 --rounds 0`.
 """
 
 from __future__ import annotations
@@ -14,12 +17,13 @@ import argparse
 import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from http.client import HTTPConnection
@@ -42,7 +46,8 @@ from confluent_kafka.admin import (
 
 from bench.replica_load import Felt, felt_of
 from bench.spark_session import spark_session
-from tests.support.processes import Node, free_port, wait_until
+from service.base.child_process import CHILD_NICE
+from tests.support.processes import PYTHON, Node, free_port, wait_until
 from tests.support.stores import CREDENTIALS, Store, new_bucket, versitygw_binary, versitygw_server
 
 TOPIC: Final = "clicks"
@@ -76,14 +81,15 @@ def main() -> int:
         }
         node = Node(folder / "node", settings, dict(store.env)).start()
         stack.callback(node.kill)
-        spark = stack.enter_context(spark_session(folder)) if find_spec("pyspark") else None
+        has_spark = args.rounds > 0 and find_spec("pyspark") is not None
+        spark = stack.enter_context(spark_session(folder)) if has_spark else None
         return run(args, node, store, endpoint, spark)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--objects", type=int, default=10_000, help="objects of 100 KB (default: 10000)")
-    parser.add_argument("--rounds", type=int, default=3, help="counts by Spark (default: 3)")
+    parser.add_argument("--rounds", type=int, default=3, help="counts by Spark, 0: none (default: 3)")
     parser.add_argument("--quiet-s", type=float, default=20, help="measured time without a merge (20 s)")
     parser.add_argument("--grace-s", type=int, default=60, help="firn.remote.object.grace.ms (60 s)")
     return parser.parse_args()
@@ -112,6 +118,8 @@ def run(args: argparse.Namespace, node: Node, store: Store, endpoint: str, spark
     with PacedProducer(node.bootstrap, PACED, PACE) as paced:
         time.sleep(2)
         alone = paced.felt(args.quiet_s)
+        foreign = _beside_foreign(paced, store, endpoint, before)
+        time.sleep(2)
         began = time.monotonic()
         _enable_merges(admin)
         progress = _Progress(node)
@@ -134,15 +142,36 @@ def run(args: argparse.Namespace, node: Node, store: Store, endpoint: str, spark
     print(f"written {written:.0f} MB, read from the bucket {read:.0f} MB")
     for what, one in (("before", counted), ("after", again)):
         if one is None:
-            print(f"count by Spark {what}: left out, as pyspark is not here (make spark)")
+            print(f"count by Spark {what}: left out (--rounds 0, or no pyspark: make spark)")
         else:
             print(f"count by Spark {what}: {one[0]} GETs, {one[1]:.2f} s, {one[2]} records")
-    print(
-        f"produce p99: {alone.p99 * 1000:.1f} ms alone, {beside.p99 * 1000:.1f} ms beside the merge, "
-        f"{beside.p99 / alone.p99:.2f} x (of {alone.requests} and {beside.requests} records; p50 "
-        f"{alone.p50 * 1000:.1f} and {beside.p50 * 1000:.1f} ms)"
-    )
+    _print_felt((("alone", alone), ("beside a foreign merge", foreign), ("beside the merge", beside)))
     return 0 if counted is None or again is None or counted[2] == again[2] else 1
+
+
+def _print_felt(rows: Sequence[tuple[str, Felt]]) -> None:
+    """Print the times of each row, and how many times those of the first they are."""
+    (_, first), *_ = rows
+    print(f"{'produce, acks=all':<26}{'records':>8}{'p50':>16}{'p99':>16}{'p99.9':>16}")
+    for what, felt in rows:
+        cells = (
+            f"{now * 1000:.2f} ms {now / then:>5.2f} x"
+            for now, then in zip(felt[1:4], first[1:4], strict=True)
+        )
+        print(f"{what:<26}{felt.requests:>8}" + "".join(f"{cell:>16}" for cell in cells), flush=True)
+
+
+def _beside_foreign(paced: PacedProducer, store: Store, endpoint: str, objects: int) -> Felt:
+    """Return the producer's times while another process does the same work, and publishes nothing."""
+    command = [str(PYTHON), "-m", "bench.foreign_merge", store.url, endpoint, TOPIC, str(CHILD_NICE)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begin\n"
+        began = time.monotonic()
+        made = int(process.stdout.readline())
+        ended = time.monotonic()
+    assert made >= 0.9 * objects, f"the foreign merge has read {made} of {objects} objects"
+    return paced.between(began, ended)
 
 
 class PacedProducer:

@@ -67,5 +67,12 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
+    def add(self, other: Histogram) -> None:
+        """Add the values of a histogram with the same bounds."""
+        assert self.bounds == other.bounds
+        for at, count in enumerate(other.counts):
+            self.counts[at] += count
+        self.total += other.total
+
     def snapshot(self) -> HistogramSnapshot:
         return HistogramSnapshot(self.bounds, tuple(self.counts), self.total)

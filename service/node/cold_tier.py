@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
+from service.base.child_process import ChildProcess
 from service.base.errors import ConfigError, CorruptionError, StorageError, UnknownVersion
 from service.base.rate import RateLimit
 from service.base.world import World
@@ -41,10 +42,11 @@ from service.remote.reading.disk_cache import DiskCache
 from service.remote.reading.reader import RemoteReader
 from service.remote.stores.conditional import probe
 from service.remote.stores.counted_store import CountedStore, NodeStore
-from service.remote.stores.obstore_store import StoreOptions, open_store
+from service.remote.stores.obstore_store import StoreOptions
 from service.remote.stores.proven_uploads import ProvenUploads
 from service.remote.stores.s3_address import is_s3
 from service.remote.stores.s3_encryption import s3_encryption
+from service.remote.stores.store_address import StoreAddress
 from service.replicas.archive_recovery import adopt_bucket, read_bucket
 from service.replicas.cut_answers import CutAnswers
 from service.replicas.disk_pressure import marks_of
@@ -63,6 +65,7 @@ from service.tiering.metadata_copy import MetadataSnapshot
 from service.tiering.metrics import TieringMetrics
 from service.tiering.ports import TieringSettings
 from service.tiering.prefix_fence import ForeignOwner, HeirFound, claim_prefix
+from service.tiering.rewriting.making_child import ChildMaker
 from service.tiering.rewriting.merge_plan import MergeLimits
 from service.tiering.shared_objects import TopicsSnapshot
 
@@ -124,6 +127,8 @@ class ColdTier:
         self._config = config
         self._current: Callable[[], BrokerConfig] = lambda: config
         """returns the current settings"""
+        self._maker: ChildMaker | None = None
+        """makes objects of rewrites; None: the threads of this process do"""
         self._world = world
         self._pool = world.threads.pool("cold-tier", 2)
         self._cluster_id = cluster_id
@@ -137,6 +142,9 @@ class ColdTier:
         self._store = ProvenUploads(
             store, store.verifies_uploads, lambda key, data: self.reader.wrote(key, data)
         )
+        if open_store is open_configured_store:
+            address = _address(config, OFFLOAD_OPTIONS)
+            self._maker = ChildMaker(address, self.metrics["tiering"], ChildProcess())
         self.orders = OpenOrders(self._store, world.threads)
         """documents of orders to erase keys"""
         self._claim: asyncio.Future[None] | None = None
@@ -334,6 +342,7 @@ class ColdTier:
             documents=self.orders,
             rewrite_bytes=lambda: broker.config.rewrite_object_bytes,
             merge_limits=lambda: _merge_limits(broker.image, broker.config, is_alone=owner is None),
+            maker=self._maker,
         )
         manager.is_loading = lambda topic_id, partition: (topic_id, partition) in broker.image.restored_tails
         manager.tails.erased = ErasedLogs(lambda: broker.image).find
@@ -454,14 +463,17 @@ def _merge_limits(image: MetadataImage, config: BrokerConfig, *, is_alone: bool)
 
 def open_configured_store(config: BrokerConfig, world: World, options: StoreOptions) -> NodeStore:
     """Open a client of the store at `firn.remote.url`."""
+    return _address(config, options).open(world)
+
+
+def _address(config: BrokerConfig, options: StoreOptions) -> StoreAddress:
     assert config.remote_url is not None
-    return open_store(
+    return StoreAddress(
         config.remote_url,
-        world=world,
-        endpoint=config.remote_s3_endpoint,
-        region=config.remote_s3_region,
-        encryption=s3_encryption(config.remote_s3_sse, config.remote_s3_sse_kms_key_id),
-        options=options,
+        config.remote_s3_endpoint,
+        config.remote_s3_region,
+        s3_encryption(config.remote_s3_sse, config.remote_s3_sse_kms_key_id),
+        options,
     )
 
 

@@ -65,6 +65,19 @@ class StoreMetrics:
     called_ms: int = 0
     """monotonic clock at the end of the last call"""
 
+    def add(self, other: StoreMetrics) -> None:
+        """Add the calls of another process of this node, which ended just now."""
+        for kind, its in other.calls.items():
+            own = self.calls[kind]
+            own.time.add(its.time)
+            own.sent_bytes += its.sent_bytes
+            own.received_bytes += its.received_bytes
+            for error, count in its.errors.items():
+                own.errors[error] = own.errors.get(error, 0) + count
+        if other.called_ms:
+            self.since_ms = None if other.problem is None else self.since_ms or other.since_ms
+            self.problem, self.called_ms = other.problem, other.called_ms
+
 
 @dataclass
 class TailLoadMetrics:

@@ -43,6 +43,7 @@ from service.tiering.metrics import TieringMetrics
 from service.tiering.offload_pool import OffloadPool
 from service.tiering.ports import PrefixOwner, TieredPartition, TieringSettings
 from service.tiering.prefix_fence import Displaced, Fence, NotNamed
+from service.tiering.rewriting.making import ObjectMaker
 from service.tiering.rewriting.merge_plan import MergeLimits
 from service.tiering.rewriting.rewriting import Rewriting
 from service.tiering.shared_objects import TopicsSnapshot
@@ -65,7 +66,8 @@ class TieringManager:
     `heir_changed` is called with the cluster that was restored from this one and has its prefix, and None
     once it has not. `versions` removes old versions of objects that an erasure dropped; None where the store
     has none. `documents` are those of orders to erase keys, which the node shares; None: they are read here.
-    `merge_limits` returns None where the cluster does not know rewrites.
+    `merge_limits` returns None where the cluster does not know rewrites. `maker` makes the objects of
+    rewrites; None: threads of this process do.
     """
 
     is_loading: Callable[[UUID, int], bool] = staticmethod(lambda topic_id, partition: False)
@@ -97,6 +99,7 @@ class TieringManager:
         documents: OrderDocuments | None = None,
         rewrite_bytes: Callable[[], int] = lambda: MergeLimits().object_bytes,
         merge_limits: Callable[[], MergeLimits | None] = lambda: None,
+        maker: ObjectMaker | None = None,
     ) -> None:
         self.metrics = TieringMetrics()
         self.settings = settings
@@ -142,7 +145,7 @@ class TieringManager:
         """the keeper's part in orders to erase keys"""
         self.bucket_work: BucketWork | None = None
         """the leaders' part"""
-        self.rewriting = Rewriting(context, world, partitions, find, self.scheduler, merge_limits)
+        self.rewriting = Rewriting(context, world, partitions, find, self.scheduler, merge_limits, maker)
         self.maintenance, self.cuts = self._make_keepers(metadata, cuts)
         self._task: asyncio.Task[None] | None = None
 

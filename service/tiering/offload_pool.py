@@ -33,11 +33,8 @@ class OffloadPool:
         watchdog_ms: int,
         metrics: TieringMetrics,
         name: str = "offload",
-        *,
-        nice: int = 0,
     ) -> None:
-        """`nice`: see `Threads.pool`."""
-        self._pool = threads.pool(name, 2 * concurrency, nice=nice)
+        self._pool = threads.pool(name, 2 * concurrency)
         self._watchdog_s = watchdog_ms / 1000
         self._metrics = metrics
         self._running: dict[asyncio.Future[Any], CallProgress] = {}

@@ -6,7 +6,9 @@ and expiry go on meanwhile, and a run that they change is planned again. While o
 the next is made. A rewrite that fails gives its intent
 up; where even that fails, `SilentIntents` does it later, or the partition's next leader epoch ends it.
 
-Owned by the event loop. The pool has the cleaner's priority and the watchdog of offload calls.
+Owned by the event loop. The pool has the watchdog of offload calls. Its threads plan, and wait for the maker
+of objects, which is another process on a node (`making_child`); that ends once there was no rewrite for
+`IDLE_S`.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from service.tiering.copier import CallProgress
 from service.tiering.offload_pool import OffloadPool
 from service.tiering.ports import SegmentRun, TieredPartition
 from service.tiering.rewriting.chain_units import run_at
+from service.tiering.rewriting.making import MakeOrder, ObjectMaker
 from service.tiering.rewriting.report_check import (
     NotPublished,
     RewriteRefused,
@@ -37,15 +40,15 @@ from service.tiering.rewriting.report_check import (
     check_rewritable,
 )
 from service.tiering.rewriting.rules import ChainRun, Rule
-from service.tiering.rewriting.run_object import MadeObject, RunMaker
+from service.tiering.rewriting.run_object import MadeObject
 from service.tiering.rewriting.upload_pace import UploadPace
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-REWRITE_NICE: Final = 10
-"""Priority of the threads: that of the log cleaner."""
+IDLE_S: Final = 10.0
+"""Time without a rewrite after which the maker may rest: to start again costs it half a second."""
 _LOOK_S: Final = 0.1
 PUBLISH_S: Final = 600
 """Longest wait for the publication of a run; then its intent is given up."""
@@ -94,6 +97,7 @@ class Rewriter:
         find: Callable[[UUID, int], TieredPartition | None],
         submit: Submit,
         withdraw: Callable[[UUID, int, UUID], None],
+        maker: ObjectMaker,
     ) -> None:
         """`pool`: of `rewrite` threads. `find` as in `TieringManager`; `withdraw` takes a report back."""
         self._context = context
@@ -102,6 +106,9 @@ class Rewriter:
         self._find = find
         self._submit = submit
         self._withdraw = withdraw
+        self._maker = maker
+        self._resting: asyncio.Task[None] | None = None
+        """lets the maker rest after a while"""
         self._one_at_a_time = asyncio.Lock()
         self._running: dict[tuple[UUID, int], UUID] = {}
 
@@ -217,6 +224,9 @@ class Rewriter:
         )
         attempt.writes(identity.key)
         local = self._local(led, run)
+        order = MakeOrder(
+            run, rule, identity, intent.rewrite_id, context.stamps(), context.settings.block_bytes
+        )
         pace = UploadPace(context.copy_rate, context.clock, self._threads.sleep)
 
         def make(progress: CallProgress) -> MadeObject:
@@ -224,20 +234,28 @@ class Rewriter:
                 term.check()
                 pace.spend(size, progress)
 
-            maker = RunMaker(
-                context.store, run, rule, progress,
-                local=local, block_bytes=context.settings.block_bytes, spend=spend,
-            )  # fmt: skip
-            return maker.make(identity, intent.rewrite_id, context.stamps())
+            return self._maker.make(order, local, progress, spend)
 
         beside = [
             asyncio.create_task(one, name=f"rewrite-{tip}") for one in (pace.follow(), self._watch(work))
         ]
+        self.close()
         try:
             return await self._pool.watch(make)
         finally:
             for task in beside:
                 task.cancel()
+            self._resting = asyncio.create_task(self._rest(), name="rewrite-rest")
+
+    async def _rest(self) -> None:
+        await asyncio.sleep(IDLE_S)
+        await self._pool.run(self._maker.rest)
+
+    def close(self) -> None:
+        """Do not let the maker rest: it has work, or the node ends."""
+        if self._resting is not None:
+            self._resting.cancel()
+            self._resting = None
 
     async def _watch(self, work: _Work) -> None:
         """Depose the work once this node does not have the partition any more: what was uploaded after its

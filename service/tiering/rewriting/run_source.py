@@ -7,6 +7,7 @@ that are gone, are read from the bucket. Memory: some blocks of one object. For 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -63,7 +64,8 @@ class LocalBytes:
 
     def _find(self) -> Iterator[_LocalPart]:
         begin, left = 0, self._entry.log_length
-        for run in self._runs:
+        first = bisect_right(self._runs, self._entry.base_offset, key=lambda run: run.base_offset)
+        for run in self._runs[max(first - 1, 0) :]:
             if not left or run.base_offset > self._entry.last_offset:
                 return
             if not begin and run.base_offset > self._entry.base_offset:
