@@ -73,6 +73,11 @@ class ErasedOrders:
         found.cut(end_offset)
         return found
 
+    @property
+    def lines(self) -> Mapping[UUID, ErasedLine]:
+        """Lines of the file; another object after each change."""
+        return self._lines
+
     def has(self, order_id: UUID, epochs: LeaderEpochs, log_end_offset: int) -> bool:
         """Return whether the order was carried out, up to its end in a log with these epochs."""
         line = self._lines.get(order_id)

@@ -9,12 +9,14 @@ Owned by the event loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from uuid import UUID
 
+from service.hot.erased_orders import ErasedLine
 from service.hot.log import LocalLog
-from service.metadata.image import MetadataImage
+from service.metadata.image import Erased, MetadataImage
 from service.remote.catalog import IN_BUCKET, Erasure
+from service.remote.format.cut_codec import Place
 
 
 class ErasureGuard:
@@ -23,17 +25,35 @@ class ErasureGuard:
     def __init__(self, node_id: int, image: Callable[[], MetadataImage]) -> None:
         self._node_id = node_id
         self._image = image
-        self._known: Mapping[UUID, Erasure] | None = None
+        self._known: Mapping[UUID, Erasure] = {}
         self._by_topic: dict[UUID, list[Erasure]] = {}
+        self._notes: Mapping[UUID, Erased] = {}
+        self._clean: dict[Place, Mapping[UUID, ErasedLine]] = {}
+        """lines of logs that are not from before an order that is done, by the orders and notes of now"""
 
-    def _orders(self, topic_id: UUID) -> list[Erasure]:
-        erasures = self._image().erasures
-        if erasures is not self._known:
-            self._known, self._by_topic = erasures, {}
-            for one in erasures.values():
-                for concerned in one.topics:
-                    self._by_topic.setdefault(concerned, []).append(one)
-        return self._by_topic.get(topic_id, [])
+    def _orders(self, topic_id: UUID) -> Sequence[Erasure]:
+        image = self._image()
+        if image.erasures is not self._known:
+            self._index(image.erasures)
+        if image.erased is not self._notes:
+            self._notes = image.erased
+            self._clean.clear()
+        return self._by_topic.get(topic_id, ())
+
+    def _index(self, erasures: Mapping[UUID, Erasure]) -> None:
+        """Index the orders by topic; those that have not changed are not looked at again."""
+        before, self._known = self._known, erasures
+        self._clean.clear()
+        for order_id, order in before.items():
+            if erasures.get(order_id) is not order:
+                for topic_id in order.topics:
+                    left = [one for one in self._by_topic.pop(topic_id) if one is not order]
+                    if left:
+                        self._by_topic[topic_id] = left
+        for order_id, order in erasures.items():
+            if before.get(order_id) is not order:
+                for topic_id in order.topics:
+                    self._by_topic.setdefault(topic_id, []).append(order)
 
     def hides_archive(self, topic_id: UUID, partition: int) -> bool:
         """Return whether the partition's objects may still have records of a restored order."""
@@ -52,9 +72,16 @@ class ErasureGuard:
         out, and the log does not know of it. A replica that was assigned since has no note: it began with
         what clean logs have."""
         orders = self._orders(topic_id)
-        return bool(orders) and any(
-            not one.is_open and self._is_of_before(one, topic_id, partition, log) for one in orders
-        )
+        if not orders:
+            return False
+        lines = log.state.erased.lines
+        if self._clean.get((topic_id, partition)) is lines:
+            return False
+        if any(not one.is_open and self._is_of_before(one, topic_id, partition, log) for one in orders):
+            return True
+        if all(line.leader_epoch < 0 for line in lines.values()):  # others go by what is appended
+            self._clean[topic_id, partition] = lines
+        return False
 
     def _is_of_before(self, order: Erasure, topic_id: UUID, partition: int, log: LocalLog) -> bool:
         state, notes = log.state, self._image().erased.get(order.id)
