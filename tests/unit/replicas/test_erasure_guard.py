@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
 from uuid import UUID
 
 import pytest
@@ -49,7 +48,7 @@ def order(order_id: UUID, done_ms: int = 70, topics: tuple[UUID, ...] = (TOPIC,)
     return ORDER._replace(id=order_id, key=f"erase/{order_id}.json.gz", topics=topics, done_ms=done_ms)
 
 
-def noted(order_id: UUID) -> list[Any]:
+def noted(order_id: UUID) -> Iterator[MetadataRecord]:
     return erased_records(order_id, [((TOPIC, 0), (ME, IN_BUCKET))])
 
 
