@@ -79,6 +79,22 @@ async def fit_to_archive(
     return True
 
 
+def drop_rewritten(local: LocalLog, end_offset: int) -> None:
+    """Delete the local segments below `end_offset`, as far as the archive has written its objects anew.
+
+    The disk may be from before an order to erase keys that is gone since, which nobody could carry out again.
+    What is not in the archive stays, and so does the segment in which the archive ends.
+    """
+    count = local.deletion.delete_segments(
+        end_offset - 1, "the archive has written these ranges anew", at_once=True
+    )
+    if count:
+        log.warning(
+            "%s: %d local segments are deleted, as the archive has their ranges written anew, perhaps without"
+            " records that were erased", local.tip, count,
+        )  # fmt: skip
+
+
 def _restart(local: LocalLog, remote: CatalogEntry, end: ArchiveEnd) -> None:
     given_up = max(0, local.log_end_offset - max(remote.end_offset, local.local_log_start_offset))
     log.warning(

@@ -23,7 +23,7 @@ from service.hot.producers import ProducerEntry
 from service.metadata.controller.topic_names import FIXED_TOPICS
 from service.metadata.image import MetadataImage, RestoredTail
 from service.remote.catalog import CatalogEntry
-from service.replicas.archive_fit import fit_to_archive
+from service.replicas.archive_fit import drop_rewritten, fit_to_archive
 from service.replicas.archive_producers import producers_of
 
 if TYPE_CHECKING:
@@ -190,7 +190,16 @@ class ArchiveRestore:
             is_same = self._logs.get(tip.topic_id, tip.partition) is local
             return is_same and self._is_unchecked(tip) and self._still_waits(tip, remote, None)
 
-        return await fit_to_archive(local, remote, end, read, self._logs.on_thread, is_wanted)
+        if not await fit_to_archive(local, remote, end, read, self._logs.on_thread, is_wanted):
+            return False
+        assert self._reader is not None
+        begin = local.first_base_offset
+        found = self._reader.rewritten_end(tip, remote.manifest_key, begin)
+        rewritten_end = await asyncio.wrap_future(found)
+        if not is_wanted():
+            return False
+        drop_rewritten(local, rewritten_end)
+        return True
 
     def _still_waits(
         self, tip: TopicIdPartition, remote: CatalogEntry | None, tail: RestoredTail | None

@@ -276,6 +276,17 @@ class RemoteReader:
 
         return self._computations.start(compute)
 
+    def rewritten_end(self, tip: TopicIdPartition, manifest_key: str, offset: int) -> Future[int]:
+        """Return the offset behind the last object that a rewrite has made, from the one that holds `offset`
+        on; -1 without one. Fails as `read` does."""
+
+        def compute(resources: Resources) -> int:
+            manifest = self._manifest(resources, tip, manifest_key)
+            segments = live_segments(manifest, resources.load(manifest), offset)
+            return max((one.last_offset + 1 for one in segments if one.generation), default=NO_OFFSET)
+
+        return self._computations.start(compute)
+
     def stats(self) -> ReaderStats:
         with self._plan_lock:
             streams = self._plan.active

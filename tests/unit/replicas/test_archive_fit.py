@@ -20,7 +20,7 @@ from service.records.compaction import empty_batch
 from service.remote.catalog import CatalogEntry
 from service.remote.format.block_table import LogBlock
 from service.remote.reading.reader import ArchiveEnd
-from service.replicas.archive_fit import fit_to_archive
+from service.replicas.archive_fit import drop_rewritten, fit_to_archive
 from tests.support.world import START_MS, make_world
 from tests.unit.hot.logs import batch
 
@@ -252,6 +252,21 @@ def test_a_log_is_kept_beside_an_archive_of_which_nothing_is_left(local: LocalLo
     end = ArchiveEnd((), b"", entry)
     assert asyncio.run(fit_to_archive(local, entry, end, nothing, on_thread, lambda: True))
     assert local.log_end_offset == 70
+
+
+@pytest.mark.parametrize(("rewritten_end", "start"), [(-1, 0), (0, 0), (19, 0), (20, 20), (50, 20), (60, 60)])
+def test_local_segments_go_where_the_archive_has_them_written_anew(
+    local: LocalLog, archived: Archived, rewritten_end: int, start: int
+) -> None:
+    """The disk may be from before an order to erase keys that is gone: the archive has lost its records."""
+    fill(local, 2, 0)
+    local.appender.roll()
+    fill(local, 4, 2)
+    local.appender.roll()
+    fill(local, 1, 2)
+    fit(local, archived)
+    drop_rewritten(local, rewritten_end)
+    assert (local.log_start_offset, local.local_log_start_offset, local.log_end_offset) == (0, start, 70)
 
 
 def test_damage_in_the_archive_discards_nothing(local: LocalLog, archived: Archived) -> None:
