@@ -8,6 +8,8 @@ PYTEST := env PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/.cache/byte
 # Most tests wait for something most of the time: three at once are not too many for two cores. JOBS=0: one by one, here.
 JOBS ?= 3
 AT_ONCE := -n $(JOBS) --dist loadfile
+# Tests of milliseconds: each process imports and collects its share of the files alone (tests/support/shares.py).
+SHARED_OUT := -n $(JOBS) --dist each --max-worker-restart 0
 # What waits for servers, two more: a test goes to whoever is free (tests/conftest.py says which stay together).
 ANYWHERE := -n $(if $(filter 0,$(JOBS)),0,$(shell expr $(JOBS) + 2)) --dist loadgroup
 # What finds most for its time.
@@ -39,8 +41,8 @@ demo: install ## Two minutes: produce real data, watch it settle into S3, read i
 demo-restore: install ## Three nodes under load lose all their disks and come back from the bucket; the same clients go on
 	@$(BIN)/python -m bench.disasters --story --disasters 1 --between 30 --partitions 40 --rate 5
 
-test: install ## The tests, in 20 minutes on two cores: the pure ones first, then histories, then crashes and real clients (JOBS=n at once)
-	$(PYTEST) $(AT_ONCE) tests/test_*.py tests/unit tests/golden $(OFTEN)
+test: install ## The tests, in 25 minutes on two cores: the pure ones first, then histories, then crashes and real clients (JOBS=n at once)
+	$(PYTEST) $(SHARED_OUT) tests/test_*.py tests/unit tests/golden $(OFTEN)
 	$(PYTEST) -n $(JOBS) --dist worksteal tests/property tests/simulation $(OFTEN)
 	$(PYTEST) $(ANYWHERE) tests/mixed tests/cluster tests/process tests/clients tests/contract tests/node $(OFTEN)
 	$(PYTEST) $(AT_ONCE) tests/browser
@@ -48,8 +50,8 @@ test: install ## The tests, in 20 minutes on two cores: the pure ones first, the
 test-thorough: install ## What `make test` leaves out, as it takes long for what it finds
 	$(PYTEST) $(ANYWHERE) tests/mixed tests/cluster tests/process tests/clients tests/node tests/unit tests/property tests/simulation -m thorough
 
-test-unit: install ## Unit and golden tests (a minute and a half on two cores)
-	$(PYTEST) $(AT_ONCE) tests/test_*.py tests/unit tests/golden $(OFTEN)
+test-unit: install ## Unit and golden tests (about two minutes on two cores)
+	$(PYTEST) $(SHARED_OUT) tests/test_*.py tests/unit tests/golden $(OFTEN)
 
 test-node: install ## Whole nodes, servers and log managers inside the tests' own process (half a minute)
 	$(PYTEST) $(ANYWHERE) tests/node

@@ -17,6 +17,11 @@ import tests.support.kio_first  # noqa: F401
 from service.cli import dev_nodes
 from tests.support.processes import PORTS, Node, Ports
 from tests.support.requirements import need_kafka_tools, need_versitygw
+from tests.support.shares import (  # noqa: F401
+    pytest_configure_node,
+    pytest_pycollect_makemodule,
+    pytest_xdist_make_scheduler,
+)
 from tests.support.stores import Store, folder_store, moto_server, new_bucket, versitygw_server
 
 NodeFactory = Callable[..., Node]
