@@ -16,6 +16,7 @@ SPARK = ROOT / "tests" / "spark"
 """Tests that only recipes with Spark run."""
 
 
+@cache
 def file_of(module: str) -> Path | None:
     """The file of a module of this repository."""
     path = ROOT.joinpath(*module.split("."))
@@ -33,26 +34,33 @@ def imported(statement: ast.stmt) -> set[str]:
 
 
 @cache
+def asked(path: Path) -> tuple[frozenset[str], frozenset[Path]]:
+    """The optional packages and the files of this repository that a module's import asks for itself."""
+    modules: set[str] = set().union(*map(imported, parsed(path).body))
+    files = {file for module in modules if (file := file_of(module)) is not None}
+    return frozenset(OPTIONAL & modules), frozenset(files)
+
+
+@cache
 def needed(path: Path) -> frozenset[str]:
     """The optional packages that must be there when a module is imported."""
     found: set[str] = set()
     seen = {path}
     waiting = [path]
     while waiting:
-        for statement in parsed(waiting.pop()).body:
-            modules = imported(statement)
-            found |= OPTIONAL & modules
-            files = {file for module in modules if (file := file_of(module)) is not None}
-            waiting += files - seen
-            seen |= files
+        packages, files = asked(waiting.pop())
+        found |= packages
+        waiting += files - seen
+        seen |= files
     return frozenset(found)
 
 
 def unguarded(test: Path) -> set[str]:
     """The optional packages that a test's imports need before its first `pytest.importorskip`."""
     found: set[str] = set()
+    may_skip = "importorskip" in test.read_text("utf-8")
     for statement in parsed(test).body:
-        if "importorskip" in ast.unparse(statement):
+        if may_skip and "importorskip" in ast.unparse(statement):
             break
         modules = imported(statement)
         found |= OPTIONAL & modules

@@ -11,7 +11,7 @@ from service.security.acl_index import AclEntry
 
 
 def added(line: str) -> set[tuple[object, ...]]:
-    return {tuple(one) for one in entries_of(build_parser().parse_args(["acl", "add", *line.split()]))}
+    return {tuple(one) for one in entries_of(build_parser("acl").parse_args(["acl", "add", *line.split()]))}
 
 
 def test_a_producer_writes_describes_and_creates() -> None:
@@ -93,7 +93,9 @@ def test_a_principal_has_a_type(principal: str, capsys: pytest.CaptureFixture[st
 
 
 def removed(line: str) -> list[tuple[object, ...]]:
-    return [tuple(one) for one in queries_of(build_parser().parse_args(["acl", "remove", *line.split()]))]
+    return [
+        tuple(one) for one in queries_of(build_parser("acl").parse_args(["acl", "remove", *line.split()]))
+    ]
 
 
 def test_removal_takes_what_was_added_or_all_of_a_resource() -> None:

@@ -10,7 +10,8 @@ import pytest
 from service.cli.main import build_parser, main
 from service.cli.manual import PAGES, WIDTH, commands
 
-ALL = {one.prog: one for one in commands(build_parser())}
+PARSER = build_parser()
+ALL = {one.prog: one for one in commands(PARSER)}
 
 
 def test_every_command_has_its_page_and_every_page_its_command() -> None:
@@ -74,7 +75,7 @@ EXAMPLES = [
 @pytest.mark.parametrize(("name", "command"), EXAMPLES, ids=[command for _, command in EXAMPLES])
 def test_examples_are_commands_that_are_taken(name: str, command: str) -> None:
     words = shlex.split(command.partition("|")[0].partition(">")[0])
-    args = build_parser().parse_args(words[1:])
+    args = PARSER.parse_args(words[1:])
     assert name == "firn" or " ".join(words).startswith(name)
     assert callable(args.run)
 

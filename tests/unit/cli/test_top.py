@@ -43,13 +43,13 @@ def answering(data: bytes) -> Iterator[int]:
 def test_an_answer_that_is_not_a_nodes_is_named(body: bytes) -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(body)
     with answering(head + body) as port:
-        args = build_parser().parse_args(["top", "--url", f"http://127.0.0.1:{port}", "--json"])
+        args = build_parser("top").parse_args(["top", "--url", f"http://127.0.0.1:{port}", "--json"])
         with pytest.raises(StorageError, match="HTTP listener"):
             args.run(args)
 
 
 def test_a_port_that_does_not_speak_http_is_named() -> None:
     with answering(b"SSH-2.0-OpenSSH\r\n") as port:
-        args = build_parser().parse_args(["top", "--url", f"http://127.0.0.1:{port}"])
+        args = build_parser("top").parse_args(["top", "--url", f"http://127.0.0.1:{port}"])
         with pytest.raises(StorageError, match="has the node"):
             args.run(args)

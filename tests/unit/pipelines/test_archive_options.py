@@ -20,7 +20,7 @@ GIVEN = {"url": "file:///x", "subscribe": "flights"}
 
 
 def options(*arguments: str, can_limit: bool = True, **given: str) -> dict[str, str]:
-    args = build_parser().parse_args(["pipeline", "archive", "file:///x", "/out", *arguments])
+    args = build_parser("pipeline").parse_args(["pipeline", "archive", "file:///x", "/out", *arguments])
     return stream_options(args, GIVEN | given, can_limit=can_limit)
 
 
@@ -45,7 +45,7 @@ def options(*arguments: str, can_limit: bool = True, **given: str) -> dict[str, 
     ],
 )
 def test_arguments_that_make_no_sense_together_are_refused(arguments: tuple[str, ...], said: str) -> None:
-    args = build_parser().parse_args(["pipeline", "archive", "file:///x", "/out", *arguments])
+    args = build_parser("pipeline").parse_args(["pipeline", "archive", "file:///x", "/out", *arguments])
     with pytest.raises(ConfigError, match=said):
         check_arguments(args)
 

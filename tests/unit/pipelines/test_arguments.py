@@ -20,7 +20,7 @@ def test_every_pipeline_explains_itself(name: str, capsys: pytest.CaptureFixture
 
 
 def test_settings_repeat_and_times_are_utc() -> None:
-    args = build_parser().parse_args(
+    args = build_parser("pipeline").parse_args(
         ["pipeline", "stats", "file:///x", "--conf", "a=1", "--conf", "b=2=3", "--from", "2013-01-01"]
     )
     assert args.conf == [("a", "1"), ("b", "2=3")]

@@ -22,9 +22,9 @@ def made(number: int, at_ms: int, *, is_exact: bool = True, is_complete: bool = 
     return CutRef(number, f"cut/{number:020d}-{A}.json.gz", 1, 0, at_ms, is_exact, is_complete)
 
 
-def history(hours: int) -> list[CutRef]:
-    first = NOW - hours * HOUR
-    return [made(n + 1, first + 10_000 * n) for n in range(hours * 360 + 1)]
+def history(hours: int, every_ms: int = 10_000) -> list[CutRef]:
+    times = range(NOW - hours * HOUR, NOW + 1, every_ms)
+    return [made(number, at_ms) for number, at_ms in enumerate(times, 1)]
 
 
 def kept_in_steps(cuts: list[CutRef], grace_ms: int) -> tuple[CutRef, ...]:
@@ -46,7 +46,7 @@ def test_the_newest_and_one_a_minute_of_an_hour_stay() -> None:
 
 
 def test_one_an_hour_of_a_week_stays_and_all_fit() -> None:
-    kept = kept_in_steps(history(24 * 7), 24 * 7 * HOUR)
+    kept = kept_in_steps(history(24 * 7, 60_000), 24 * 7 * HOUR)
     assert len(kept) <= 256
     assert kept[0].at_ms <= NOW - (24 * 7 - 1) * HOUR
     assert all(b.at_ms - a.at_ms <= HOUR + 60_000 for a, b in itertools.pairwise(kept))
