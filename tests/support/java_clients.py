@@ -3,53 +3,20 @@
 from __future__ import annotations
 
 import base64
-import fcntl
 import itertools
 import os
-import shutil
 import subprocess
 import threading
-import zlib
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Self
 
 from tests.support.flow import Owners
+from tests.support.java_programs import compiled
 from tests.support.kafka_tools import RUNNER, environment
-from tests.support.processes import REPOSITORY, end, wait_until
-from tests.support.requirements import KAFKA_APPS, KAFKA_LIBS, need_javac
+from tests.support.processes import end, wait_until
 
-SOURCES = REPOSITORY / "tests" / "java" / "clients"
 _names = itertools.count(1)
-
-
-@cache
-def compiled(program: str) -> Path:
-    """The directory of a compiled program; compiled once for each content of its source."""
-    need_javac()
-    source = SOURCES / f"{program}.java"
-    cache_dir = REPOSITORY / ".cache" / "java"
-    cache_dir.mkdir(parents=True, exist_ok=True)
-    target = cache_dir / f"{program}-{zlib.crc32(source.read_bytes()):08x}"
-    with (cache_dir / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not target.exists():
-            work = target.with_suffix(".new")
-            shutil.rmtree(work, ignore_errors=True)
-            command = [
-                "javac",
-                "-proc:none",
-                "-cp",
-                f"{KAFKA_LIBS}/*:{KAFKA_APPS}/*",
-                "-d",
-                str(work),
-                str(source),
-            ]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            assert done.returncode == 0, done.stderr
-            work.rename(target)
-    return target
 
 
 def java(

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tests.support.java_clients import compiled
+from tests.support.java_programs import compiled
 from tests.support.requirements import KAFKA_LIBS
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "security"

@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.support.java_clients import compiled
+from tests.support.java_programs import compiled
 from tests.support.requirements import KAFKA_LIBS
 
 GOLDEN = Path(__file__).with_name("java.txt")

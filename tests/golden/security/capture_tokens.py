@@ -20,7 +20,7 @@ from typing import Any
 from joserfc.jwk import ECKey, Key, OctKey, RSAKey
 from joserfc.jws import JWSRegistry
 
-from tests.support.java_clients import compiled
+from tests.support.java_programs import compiled
 from tests.support.requirements import KAFKA_LIBS
 
 GOLDEN = Path(__file__).with_name("tokens.json")

@@ -12,7 +12,7 @@ from service.base.errors import RequestError
 from service.quotas.mutations import MutationQuota, TokenBucket
 from service.quotas.windows import WindowedRate
 from service.replication.throttle import Quota
-from tests.support.java_clients import compiled
+from tests.support.java_programs import compiled
 from tests.support.requirements import KAFKA_LIBS
 
 pytestmark = pytest.mark.java
