@@ -19,6 +19,7 @@ from tests.cluster.test_frozen_sources import firn as firn_with
 from tests.conftest import BRISK
 from tests.support.clients import Admin
 from tests.support.faults import Fault, FaultProxy, Seen, fault_proxy
+from tests.support.firn_commands import run_here
 from tests.support.fsck import fsck
 from tests.support.processes import FIRN, wait_until
 from tests.support.quorums import Cluster
@@ -136,7 +137,7 @@ def start(cluster: Cluster) -> str:
 
 def status(cluster: Cluster, order: str) -> dict[str, Any] | None:
     """What is told of an order; None once it is gone."""
-    done = firn(cluster, "status", order)
+    done = run_here("erase", "status", order, "--bootstrap-server", cluster.bootstrap, "--json")
     if "it is gone" in done.stderr:
         return None
     found: dict[str, Any] = json.loads(done.stdout) if done.stdout else {"state": done.stderr}
@@ -152,7 +153,7 @@ def wait_for(cluster: Cluster, order: str, *, gone: bool, seconds: float = 240) 
         return found is None or (not gone and found.get("state") == "done")
 
     try:
-        wait_until(f"the order to be {'gone' if gone else 'done'}", is_there, seconds)
+        wait_until(f"the order to be {'gone' if gone else 'done'}", is_there, seconds, 0.2)
     except AssertionError as e:
         raise AssertionError(f"{e}: {json.dumps(seen, indent=1)[:4000]}") from e
 

@@ -23,6 +23,7 @@ from tests.spark.filling import consume
 from tests.spark.killing import Job
 from tests.support.clients import Admin
 from tests.support.faults import Fault, FaultProxy, Seen, fault_proxy
+from tests.support.firn_commands import run_here
 from tests.support.fsck import fsck
 from tests.support.processes import FIRN, Node, wait_until
 from tests.support.stores import CREDENTIALS, Store
@@ -107,7 +108,8 @@ class Desk(NamedTuple):
         return [*words, "--endpoint", self.store.endpoint or ""]
 
     def wait_until_gone(self, order: str) -> None:
-        wait_until("the order to be gone", lambda: "it is gone" in self.firn("status", order).stderr, 120)
+        words = ("erase", "status", order, "--bootstrap-server", self.node.bootstrap)
+        wait_until("the order to be gone", lambda: "it is gone" in run_here(*words).stderr, 120, 0.2)
 
     def with_keys(self) -> list[str]:
         """Objects and local files with the bytes of an erased key."""

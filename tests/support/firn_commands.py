@@ -1,6 +1,10 @@
-"""`firn` commands in the test's own process, at one cluster."""
+"""`firn` commands in the test's own process: at one cluster, or with any words."""
 
 from __future__ import annotations
+
+import contextlib
+import io
+import subprocess
 
 import pytest
 
@@ -27,3 +31,13 @@ class Firn:
         """Return what a command said on stderr that ended with code 1."""
         self(*words, code=1)
         return self.err
+
+
+def run_here(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command, and return what came of it. Who asks again and again asks so: a process of its own takes
+    most of a second to start.
+    """
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(words)
+    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())

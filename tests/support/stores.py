@@ -8,6 +8,7 @@ import socket
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,9 @@ def folder_store(folder: Path) -> Store:
     return Store(f"file://{folder}")
 
 
+@cache
 def s3_client(endpoint: str, attempts: int = 10) -> Any:
+    """Return the client of an S3 server, for all threads: making one takes longer than most of its calls."""
     import boto3  # half a second, which tests without a store need not spend
     from botocore.config import Config
 
