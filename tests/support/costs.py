@@ -1,4 +1,4 @@
-"""Where the time of tests goes: processor seconds and seconds of each file, test function and fixture.
+"""The time that tests take: processor seconds and seconds of each file, test function and fixture.
 
 ``pytest -p tests.support.costs`` notes them, in each of xdist's workers, below `COSTS` (build/costs);
 ``python -m tests.support.costs [FOLDER]`` adds them up. Processor time is that of the process with its
