@@ -40,12 +40,13 @@ def spread(
     """Return replicas on these brokers alone, moving as few as can be.
 
     A replica stays where its broker is among them. New ones go to racks without one of the partition first,
-    then to brokers with the fewest; the preferred leaders are spread last. Raises `ConfigError` for too few
-    brokers.
+    then to machines (hosts) without one, then to brokers with the fewest; the preferred leaders are
+    spread last. Raises `ConfigError` for too few brokers.
     """
     if rack_aware and len({one.rack is None for one in brokers}) > 1:
         raise ConfigError("some of the brokers have a rack and some have none: --disable-rack-aware")
     racks = {one.node_id: one.rack if rack_aware else None for one in brokers}
+    machines = {one.node_id: one.host for one in brokers}
     held, led = Counter(dict.fromkeys(racks, 0)), Counter(dict.fromkeys(racks, 0))
     kept = {place: [one for one in replicas if one in racks] for place, replicas in present.items()}
     for replicas in kept.values():
@@ -57,25 +58,33 @@ def spread(
             raise ConfigError(
                 f"{place[0]}-{place[1]} has {count} replicas, for which {len(racks)} brokers are too few"
             )
-        chosen = _fitted(kept[place], count, racks, held)
+        chosen = _fitted(kept[place], count, racks, machines, held)
         first = min(chosen, key=lambda one: (led[one], chosen.index(one)))
         led[first] += 1
         found[place] = (first, *(one for one in chosen if one != first))
     return found
 
 
-def _fitted(kept: list[int], count: int, racks: Mapping[int, str | None], held: Counter[int]) -> list[int]:
+def _fitted(
+    kept: list[int],
+    count: int,
+    racks: Mapping[int, str | None],
+    machines: Mapping[int, str],
+    held: Counter[int],
+) -> list[int]:
     """Return `count` brokers: those that are kept, fewer or more of them; and count what changes."""
     chosen = list(kept)
     while len(chosen) > count:
-        in_rack = Counter(racks[one] for one in chosen)
-        worst = max(reversed(chosen), key=lambda one: (in_rack[racks[one]] > 1, held[one]))
+        in_rack, on = Counter(racks[one] for one in chosen), Counter(machines[one] for one in chosen)
+        worst = max(
+            reversed(chosen), key=lambda one: (in_rack[racks[one]] > 1, on[machines[one]] > 1, held[one])
+        )
         chosen.remove(worst)
         held[worst] -= 1
     while len(chosen) < count:
-        in_rack = Counter(racks[one] for one in chosen)
+        in_rack, on = Counter(racks[one] for one in chosen), Counter(machines[one] for one in chosen)
         left = [one for one in racks if one not in chosen]
-        best = min(left, key=lambda one: (in_rack[racks[one]], held[one], one))
+        best = min(left, key=lambda one: (in_rack[racks[one]], on[machines[one]], held[one], one))
         chosen.append(best)
         held[best] += 1
     return chosen

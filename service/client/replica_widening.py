@@ -1,8 +1,9 @@
 """Choice of further replicas for topics that have too few. [P]
 
 A partition keeps its replicas in their order, so its leader stays; new ones are appended. Brokers in racks
-without a replica of the partition come first, then those with the fewest replicas of the given partitions.
-Fenced brokers get none: they would not catch up. Partitions that are being reassigned are left alone.
+without a replica of the partition come first, then those on machines (hosts) without one, then those with the
+fewest replicas of the given partitions. Fenced brokers get none: they would not catch up. Partitions that
+are being reassigned are left alone.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ def plan(
     alive = sorted(one for one in brokers if not one.is_fenced)
     fenced = [one.node_id for one in brokers if one.is_fenced]
     racks = {one.node_id: one.rack for one in brokers}
+    machines = {one.node_id: one.host for one in brokers}
     every = list(partitions)
     load = Counter(node for _, one in every for node in one.replicas)
     steps: list[Widening] = []
@@ -59,7 +61,7 @@ def plan(
         if one.leader < 0:
             problems.append(f"{topic}-{one.partition} has no leader to copy from")
             continue
-        after = _widened(one.replicas, alive, racks, load, factor)
+        after = _widened(one.replicas, alive, racks, machines, load, factor)
         if len(after) < factor:
             away = ", ".join(map(str, fenced))
             problems.append(
@@ -74,17 +76,18 @@ def _widened(
     replicas: tuple[int, ...],
     alive: Sequence[NodeInfo],
     racks: dict[int, str | None],
+    machines: dict[int, str],
     load: Counter[int],
     factor: int,
 ) -> tuple[int, ...]:
     """Return the partition's new replicas, and count those added in `load`."""
     after = list(replicas)
     while len(after) < factor:
-        held = Counter(racks.get(node) for node in after)
+        held, on = Counter(map(racks.get, after)), Counter(map(machines.get, after))
         left = [one for one in alive if one.node_id not in after]
         if not left:
             break
-        best = min(left, key=lambda one: (held[one.rack], load[one.node_id], one.node_id))
+        best = min(left, key=lambda one: (held[one.rack], on[one.host], load[one.node_id], one.node_id))
         load[best.node_id] += 1
         after.append(best.node_id)
     return tuple(after)
