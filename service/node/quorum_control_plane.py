@@ -21,7 +21,7 @@ from service.base.errors import ConfigError, RequestError, StorageError
 from service.base.told_waits import wait_logged
 from service.base.turns import TurnTimes
 from service.base.world import World
-from service.client.node_channel import ChannelOptions, Channels
+from service.client.node_channel import ChannelOptions, Channels, Reachable
 from service.client.node_security import outgoing_security
 from service.config.cluster import ClusterConfig, QuorumConfig
 from service.config.listeners import PLAINTEXT
@@ -443,16 +443,20 @@ class ClusterPlane:
 
     async def _is_hopeless(self) -> bool:
         """Return whether a majority of voters is down, this node counted as up. A refused connection proves
-        that a voter is down; a timeout does not."""
+        that a voter is down; a timeout does not.
+
+        The log of a controller that was alone names no voters. Then all addresses that this node has of
+        controllers have to refuse."""
         try:
             machine = self.metadata.quorum.machine
         except RequestError:
             return True
         voters = machine.core.log.voters.latest
+        if not len(voters):
+            servers = self._config.cluster.quorum.bootstrap_servers
+            return bool(servers) and await _refused(servers) == len(servers)
         others = [one.endpoints[0] for one in voters if one.node_id != self._config.node_id and one.endpoints]
-        answers = await asyncio.gather(*map(probe_connect, others))
-        refused = sum(one is ProbeOutcome.REFUSED for one in answers)
-        return len(voters) - refused < voters.majority
+        return len(voters) - await _refused(others) < voters.majority
 
     async def _until(self, event: asyncio.Event, what: str) -> None:
         """Wait for `event`, `what` in words. Raises `NodeEnds` where the node is to stop first."""
@@ -529,6 +533,12 @@ def _life_timing(cluster: ClusterConfig) -> LifeTiming:
         registration_timeout_ms=cluster.initial_broker_registration_timeout_ms,
         controlled_shutdown=cluster.controlled_shutdown_enable,
     )
+
+
+async def _refused(places: Sequence[Reachable]) -> int:
+    """Return how many of these addresses refuse connections."""
+    answers = await asyncio.gather(*map(probe_connect, places))
+    return sum(one is ProbeOutcome.REFUSED for one in answers)
 
 
 def _controllers(config: BrokerConfig) -> str:
