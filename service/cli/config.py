@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from service.cli.arguments import add_json_option
 from service.cli.columns import aligned
 from service.cli.config_entries import add_entries
-from service.cli.server import add_set_option, given_config
+from service.cli.server import add_set_option, cores, given_config
 
 if TYPE_CHECKING:
     from service.config.explaining import ConfigExplanation
@@ -32,7 +32,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "explain",
         help="explain a configuration file",
         description="Explain a node's configuration file: what becomes of each of its keys here, its default,"
-        " its effect. Settings of the environment (FIRN_…) count as they do for a node. Starts nothing.",
+        " its effect; with firn.processes what each process has of its own. Settings of the environment"
+        " (FIRN_…) count as they do for a node. Starts nothing.",
     )
     explain.add_argument(
         "config", nargs="?", metavar="CONFIG.properties", help="settings, in Java's .properties syntax"
@@ -46,13 +47,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def _explain(args: argparse.Namespace) -> int:
     from service.config.explaining import explain
 
-    found = explain(given_config(args))
+    found = explain(given_config(args), cores())
     if args.json:
         document = {
             "would_start": not found.problems,
             "keys": [one._asdict() for one in found.keys],
             "problems": list(map(str, found.problems)),
             "warnings": found.warnings,
+            "processes": [one._asdict() for one in found.processes],
         }
         print(json.dumps(document, indent=2))
     else:
@@ -81,8 +83,25 @@ def _print(found: ConfigExplanation) -> None:
     for title, texts in (("problems", together), ("warnings", found.warnings)):
         if texts:
             print(f"\n{title}:", *texts, sep="\n")
+    _print_processes(found)
     counts = Counter(one.outcome for one in found.keys)
     print(f"\n{len(found.keys)} keys:", ", ".join(f"{counts[one]} {one}" for one in KeyOutcome))
+
+
+def _print_processes(found: ConfigExplanation) -> None:
+    """Print what each of several processes has, a line for each setting that is not the file's."""
+    from service.base.printable import escaped
+
+    for one in found.processes:
+        print(
+            f"\nprocess {one.number} of {len(found.processes)}: node {one.node_id}, {' and '.join(one.roles)}"
+        )
+        rows = ((key, "(left out)" if value is None else value) for key, value in one.settings.items())
+        print(
+            *(f"{_INDENT}{key}={escaped(value)}" for key, value in rows),
+            sep="\n",
+            end="\n" * bool(one.settings),
+        )
 
 
 def _short(text: str | None) -> str:

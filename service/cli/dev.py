@@ -148,7 +148,8 @@ def _run_cluster(args: argparse.Namespace, directory: Path, s3: EmbeddedS3) -> i
     """Run several nodes as processes of their own, and one console for all."""
     from service.base.world import system_world
     from service.cli.dev_console import end_console, start_console
-    from service.cli.dev_nodes import HOST, agree_on_ports, format_nodes, plan_nodes, run_nodes
+    from service.cli.dev_nodes import HOST, agree_on_ports, format_nodes, plan_nodes
+    from service.cli.node_processes import run_nodes
 
     controllers = min(3, args.nodes) if args.controllers is None else args.controllers
     security = _security(args, directory)

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from service.cli.server import add_set_option, given_config
+from service.cli.server import add_set_option, cores, given_config
 
 if TYPE_CHECKING:
     from service.config.cluster import ClusterConfig
@@ -28,12 +28,13 @@ _UNROUTABLE = ("", "0.0.0.0", "::")
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    _add_random_uuid(subparsers)
     parser = subparsers.add_parser(
         "format",
         help="format a node's directories",
-        description="Format the log directories and the metadata directory of a node, as Apache Kafka's "
-        "kafka-storage does: one of several controllers needs it before its first start. A node that is "
-        "alone formats empty directories by itself, and so does a pure broker.",
+        description="Format the log and metadata directories of a node, or of all firn.processes, as Apache "
+        "Kafka's kafka-storage does: one of several controllers needs it before its first start. A node that "
+        "is alone formats empty directories by itself, and so does a pure broker.",
     )
     parser.add_argument(
         "-c",
@@ -101,7 +102,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="skip directories that are already formatted",
     )
     parser.set_defaults(run=run)
-    _add_random_uuid(subparsers)
 
 
 def _add_random_uuid(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -128,35 +128,44 @@ def run(args: argparse.Namespace) -> int:
     from service.base.errors import ConfigError
     from service.base.world import system_world
     from service.config.cluster import ClusterConfig
+    from service.config.processes import processes_of
     from service.config.tables.checks import cluster_id_problem
     from service.metadata.bootstrap import levels_of
     from service.metadata.features import cluster_features, supported_features
     from service.metadata.formatting import Order, effective_levels, format_directories
 
-    cluster = given_config(args).checked(ClusterConfig.from_properties)
+    processes = processes_of(given_config(args), cores())
+    clusters = [given.checked(ClusterConfig.from_properties) for given in processes]
+    first = clusters[0]
     if (problem := cluster_id_problem(args.cluster_id)) is not None:
         raise ConfigError(f"--cluster-id {args.cluster_id}: {problem}")
-    controllers = _initial_controllers(args, cluster)
+    controllers = _initial_controllers(args, first)
     named = bool(controllers) or args.no_initial_controllers
-    is_dynamic = not cluster.quorum.voters and (named or not cluster.is_alone)
-    supported = cluster_features() if cluster.is_member else supported_features()
-    restored = restored_frames(args, cluster, supported) if args.restore is not None else ()
+    is_dynamic = not first.quorum.voters and (named or not first.is_alone)
+    supported = cluster_features() if first.is_member else supported_features()
+    restored = restored_frames(args, first, supported) if args.restore is not None else ()
     requested = levels_of(restored) if restored else _feature_levels(args)
     levels = effective_levels(requested, supported, is_dynamic=is_dynamic)
-    cluster = cluster.placed(Path.cwd(), socket.gethostname())
-    order = Order(
-        cluster_id=args.cluster_id,
-        node_id=cluster.node_id,
-        directories=cluster.directories,
-        metadata_directory=cluster.metadata_log_dir,
-        controller_listener=next(iter(cluster.controller_listener_names), ""),
-        levels=levels,
-        initial_controllers=controllers,
-        ignore_formatted=args.ignore_formatted,
-        credentials=tuple(map(credential_record, args.add_scram)),
-        restored=restored,
-    )
-    format_directories(system_world(), order, print)
+    credentials = tuple(map(credential_record, args.add_scram))
+    orders = []
+    for one in clusters:
+        cluster = one.placed(Path.cwd(), socket.gethostname())
+        orders.append(
+            Order(
+                cluster_id=args.cluster_id,
+                node_id=cluster.node_id,
+                directories=cluster.directories,
+                metadata_directory=cluster.metadata_log_dir,
+                controller_listener=next(iter(cluster.controller_listener_names), ""),
+                levels=levels,
+                initial_controllers=controllers,
+                ignore_formatted=args.ignore_formatted,
+                credentials=credentials,
+                restored=restored if cluster.is_controller else (),
+            )
+        )
+    for order in orders:
+        format_directories(system_world(), order, print)
     return 0
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,6 +12,7 @@ if TYPE_CHECKING:
     from service.config.given import GivenConfig
     from service.config.settings import BrokerConfig
     from service.node.process import OpenConsole
+    from service.node.whole_question import Asks
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -18,10 +21,19 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="run a node",
         description="Run a node. Without a file it listens on 127.0.0.1:9092 and keeps its data in ./firn-"
         "data. Prints 'ready: node ID on HOST:PORT' once it serves; logs to stderr; SIGTERM, "
-        "SIGINT or SIGHUP ends it cleanly.",
+        "SIGINT or SIGHUP ends it cleanly. With --processes or firn.processes it runs several nodes of one "
+        "cluster, starts those that end again, and SIGUSR1 restarts them one by one.",
     )
     parser.add_argument(
         "config", nargs="?", metavar="CONFIG.properties", help="settings, in Java's .properties syntax"
+    )
+    parser.add_argument(
+        "--processes",
+        metavar="N",
+        help="nodes to run on this machine, auto for one on each core; as the key firn.processes",
+    )
+    parser.add_argument(
+        "--process", type=int, metavar="K", help="run the K-th of the file's processes alone, from 1"
     )
     parser.add_argument("--until-eof", action="store_true", help="end at the end of standard input")
     add_set_option(parser)
@@ -59,45 +71,62 @@ def setting(text: str) -> tuple[str, str]:
 
 
 def run(args: argparse.Namespace) -> int:
+    from service.base.errors import ConfigError
     from service.base.stop_signals import ignore_stops
+    from service.cli.parent_pipe import ParentPipe
+    from service.config.processes import PROCESSES, processes_of
     from service.config.settings import BrokerConfig
 
+    asks = None
     if args.until_eof:
-        _end_at_eof()
-    given = given_config(args)
-    config = given.checked(BrokerConfig.from_properties)
-    code = serve(config, args.log_level, remarks=given.warnings())
+        parent = ParentPipe(sys.stdin.fileno())
+        parent.start()
+        asks = parent.asks
+    if args.processes is not None:
+        args.set = [*args.set, (PROCESSES, args.processes)]
+    processes = processes_of(given_config(args), cores())
+    if args.process is not None:
+        if not 1 <= args.process <= len(processes):
+            raise ConfigError(f"--process {args.process}: there are {len(processes)}, as {PROCESSES} says")
+        processes = processes[args.process - 1 :][:1]
+    configs = [given.checked(BrokerConfig.from_properties) for given in processes]
+    if len(processes) > 1:
+        code = _run_machine(args, configs)
+    else:
+        code = serve(configs[0], args.log_level, remarks=processes[0].warnings(), asks=asks)
     # A signal that comes while the interpreter exits must not change the exit code.
     ignore_stops()
     return code
 
 
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def _run_machine(args: argparse.Namespace, configs: Sequence[BrokerConfig]) -> int:
+    """Run a child for each of these nodes; each reads the file anew at each of its starts."""
+    from service.cli.node_processes import SERVER, Child, run_nodes
+
+    given = [word for key, value in args.set for word in ("--set", f"{key}={value}")]
+    given += ["--log-level", args.log_level, "--processes", str(len(configs))]
+    file = [] if args.config is None else [args.config]
+    children = [
+        Child(
+            config.node_id,
+            (*SERVER, *given, "--process", str(number), *file),
+            config.cluster.is_controller,
+        )
+        for number, config in enumerate(configs, 1)
+    ]
+    return run_nodes(children, patience_s=None, is_supervised=True)
+
+
 def given_config(args: argparse.Namespace) -> GivenConfig:
     """Return the settings of the file, of `--set` and of the environment. Raises `ConfigError`."""
-    import os
-
     from service.config.given import gather
 
     return gather(args.config, args.set, os.environ)
-
-
-def _end_at_eof() -> None:
-    """Send SIGTERM to this process at the end of its standard input, when the process at the other end of the
-    pipe has ended."""
-    import os
-    import signal
-    import sys
-    import threading
-
-    descriptor = sys.stdin.fileno()
-
-    def read() -> None:
-        # Not through sys.stdin: Python aborts if a thread holds its lock when the process ends.
-        while os.read(descriptor, 1 << 10):
-            pass
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=read, name="stdin", daemon=True).start()
 
 
 def serve(
@@ -105,10 +134,12 @@ def serve(
     log_level: str,
     beside: Callable[[OpenConsole], OpenConsole] | None = None,
     remarks: Sequence[str] = (),
+    asks: Asks | None = None,
 ) -> int:
     """Run the node in this process until a signal ends it; return its exit code.
 
     `beside` can wrap the function that opens the HTTP listener. `remarks`: warnings about the settings.
+    `asks`: questions of the process that runs this one.
     """
     import socket
     from pathlib import Path
@@ -122,7 +153,7 @@ def serve(
     console = _console(config)
     if console is not None and beside is not None:
         console = beside(console)
-    return run_server(config.placed(Path.cwd(), socket.gethostname()), console, remarks)
+    return run_server(config.placed(Path.cwd(), socket.gethostname()), console, remarks, asks)
 
 
 def _console(config: BrokerConfig) -> OpenConsole | None:

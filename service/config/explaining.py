@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -13,6 +14,7 @@ from service.config.keys import ConfigKey, to_text
 from service.config.overrides import PREFIX, split
 from service.config.parsing import foreign_tail, without_effect
 from service.config.problems import ConfigProblem
+from service.config.processes import processes_of
 from service.config.settings import BrokerConfig
 from service.config.tables import BROKER_KEYS
 
@@ -43,20 +45,35 @@ class ExplainedKey(NamedTuple):
     effect: str
 
 
+class ExplainedProcess(NamedTuple):
+    """One of several processes of a machine: its node, and the settings in which it differs from the given
+    ones; None: it does not have the key."""
+
+    number: int
+    node_id: int
+    roles: tuple[str, ...]
+    settings: dict[str, str | None]
+
+
 class ConfigExplanation(NamedTuple):
-    """All given keys in the order of their places, and what is wrong with them, alone or together."""
+    """All given keys in the order of their places, and what is wrong with them, alone or together.
+
+    `processes`: what each has, where the settings are those of several.
+    """
 
     keys: list[ExplainedKey]
     problems: list[ConfigProblem]
     warnings: list[str]
+    processes: list[ExplainedProcess]
 
 
-def explain(given: GivenConfig) -> ConfigExplanation:
-    """Return what becomes of each of these settings."""
+def explain(given: GivenConfig, cores: int = 1) -> ConfigExplanation:
+    """Return what becomes of each of these settings. `cores`: the machine's."""
     parsed, problems = given.tried(BrokerConfig.from_properties)
     warnings = [*given.unknown, *given.remarks]
     if parsed is not None:
         warnings += map(given.hidden, parsed.cluster.complaints())
+    processes = [] if problems else list(_processes(given, cores, problems))
     left_out = without_effect(given.properties)
     keys = []
     for name in sorted(given.properties, key=given.places.order):
@@ -70,7 +87,27 @@ def explain(given: GivenConfig) -> ConfigExplanation:
             outcome, effect = KeyOutcome.REFUSED, "; ".join(wrong)
         shown = given.written(name) if _is_open(name, key) else None
         keys.append(ExplainedKey(name, shown, given.places.of(name), outcome, default, effect))
-    return ConfigExplanation(keys, problems, warnings)
+    return ConfigExplanation(keys, problems, warnings, processes)
+
+
+def _processes(given: GivenConfig, cores: int, problems: list[ConfigProblem]) -> Iterator[ExplainedProcess]:
+    """Yield what each of several processes has; add what is wrong with one of them to `problems`."""
+    try:
+        processes = processes_of(given, cores)
+    except ConfigError as e:
+        problems += [ConfigProblem(None, "", text) for text in e.problems]
+        return
+    for number, one in enumerate(processes if len(processes) > 1 else (), 1):
+        parsed, wrong = one.tried(BrokerConfig.from_properties)
+        problems += [ConfigProblem(None, f"process {number}: ", str(problem)) for problem in wrong]
+        if parsed is not None:
+            changes = {**dict.fromkeys(given.properties), **one.properties}.items()
+            settings = {
+                key: None if value is None else given.hidden(value, key)
+                for key, value in changes
+                if given.properties.get(key) != value
+            }
+            yield ExplainedProcess(number, parsed.node_id, parsed.process_roles, settings)
 
 
 def _own_key(name: str) -> ConfigKey | None:

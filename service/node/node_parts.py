@@ -17,6 +17,7 @@ from service.health.findings import Finding
 from service.health.judge import judge
 from service.health.readiness import NodeHealth
 from service.health.sightings import Sightings
+from service.health.wholeness import lacks
 from service.hot.manager import LogManager
 from service.metadata.publisher import Publisher
 from service.network.metrics import NetworkMetrics
@@ -206,7 +207,16 @@ class NodeParts:
 
     def health(self, now_ms: int) -> NodeHealth:
         """Return the findings about all parts; `now_ms` is the wall clock."""
-        parts = ObservedParts(
+        parts = self._observed()
+        found = judge(facts_of(parts), now_ms)
+        return NodeHealth(parts_of(parts), self._sightings.dated(found, now_ms))
+
+    def lacks(self) -> list[str]:
+        """Return what the cluster lacks before another node may be stopped, in words."""
+        return list(lacks(facts_of(self._observed())))
+
+    def _observed(self) -> ObservedParts:
+        return ObservedParts(
             self._node_id,
             self._session_ms,
             self._is_broker,
@@ -219,8 +229,6 @@ class NodeParts:
             self.key_sets,
             self.metadata,
         )
-        found = judge(facts_of(parts), now_ms)
-        return NodeHealth(parts_of(parts), self._sightings.dated(found, now_ms))
 
     def told(self, now_ms: int) -> Sequence[Finding]:
         """Return the findings for clients, who may ask often: at most `TOLD_AGE_MS` old."""

@@ -33,6 +33,7 @@ from service.node.node import Node
 from service.node.node_parts import NodeParts
 from service.node.own_principals import principal_complaints
 from service.node.supervisor import NodeEnds, Supervisor
+from service.node.whole_question import Asks, answer
 
 log = logging.getLogger(__name__)
 
@@ -46,11 +47,15 @@ thread that decodes a manifest."""
 
 
 def run_server(
-    config: BrokerConfig, open_console: OpenConsole | None = None, remarks: Sequence[str] = ()
+    config: BrokerConfig,
+    open_console: OpenConsole | None = None,
+    remarks: Sequence[str] = (),
+    asks: Asks | None = None,
 ) -> int:
     """Run a node until SIGTERM, SIGINT or SIGHUP; return the process's exit code.
 
-    `remarks`: warnings about the settings, for the log.
+    `remarks`: warnings about the settings, for the log. `asks`: questions of the process that runs
+    this one, which are answered on stdout once the node serves.
 
     The node handles these signals from then on; after its end they do nothing.
     Prints ``ready: node <id> on <host>:<port>`` once it serves, and ``http: <url>`` where it has a console.
@@ -58,7 +63,7 @@ def run_server(
     turns = TurnTimes()
     sys.setswitchinterval(SWITCH_S)
     with asyncio.Runner(loop_factory=lambda: new_loop(turns, time.monotonic, time.thread_time)) as runner:
-        return runner.run(_run(config, turns, open_console, remarks))
+        return runner.run(_run(config, turns, open_console, remarks, asks))
 
 
 def _allow_open_files() -> int:
@@ -105,8 +110,25 @@ def _stop_at_signals(loop: asyncio.AbstractEventLoop, supervisor: Supervisor) ->
     receive_unused(unused)
 
 
+def _answer_questions(loop: asyncio.AbstractEventLoop, asks: Asks, parts: NodeParts) -> None:
+    """Answer the questions of the process that runs this one."""
+
+    def say(number: int) -> None:
+        print(answer(number, parts.lacks()), flush=True)
+
+    def ask(number: int) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(say, number)
+
+    asks(ask)
+
+
 async def _run(
-    config: BrokerConfig, turns: TurnTimes, open_console: OpenConsole | None, remarks: Sequence[str]
+    config: BrokerConfig,
+    turns: TurnTimes,
+    open_console: OpenConsole | None,
+    remarks: Sequence[str],
+    asks: Asks | None,
 ) -> int:
     running = release()
     for line in banner.starting(config, running, os.getpid()):
@@ -155,6 +177,8 @@ async def _run(
                 sep="\n",
                 flush=True,
             )
+            if asks is not None:
+                _answer_questions(loop, asks, node.parts)
             await supervisor.stopped()
             node.parts.is_serving = False
             log.info("node %d stops%s", config.node_id, supervisor.why)

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.dev_nodes import Child, DevNode, agree_on_ports
+from service.cli.dev_nodes import DevNode, agree_on_ports
+from service.cli.node_processes import Child
 from tests.support.processes import REPOSITORY, end, wait_until
 
 GOOD = """
@@ -54,7 +55,7 @@ class Running:
         self.out = folder / "out"
         plain = [tuple(child) for child in children]
         code = (
-            "import sys; from service.cli.dev_nodes import Child, run_nodes\n"
+            "import sys; from service.cli.node_processes import Child, run_nodes\n"
             f"sys.exit(run_nodes([Child(*one) for one in {plain!r}], patience_s={patience_s}))"
         )
         with self.out.open("wb") as out, self.log.open("wb") as log:

@@ -16,7 +16,7 @@ _ignored = partial(ignored, Owner.KAFKA)
 IGNORED: Final = tuple(
     chain(
         _ignored(
-            "a node is one event loop and small pools of threads; more nodes use more cores",
+            "a node is one event loop and small pools of threads; firn.processes uses more cores",
             "num.network.threads", "num.io.threads", "background.threads",
         ),
         _ignored(

@@ -17,6 +17,9 @@ _MOST_ID: Final = 2**31 - 1
 
 _HTTP_LISTENER: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[a-zA-Z0-9.\-]*):([0-9]{1,5})")
 
+AUTO: Final = "auto"
+_MOST_PROCESSES: Final = 64
+
 _KMS_KEY: Final = re.compile(r"[\w:/.+=,@-]{1,2048}", re.ASCII)
 
 S3_SCHEMES: Final = ("s3", "s3a", "s3n")
@@ -77,6 +80,14 @@ def connection_overrides_problem(text: str) -> str | None:
 
 def _is_printable(text: str) -> bool:
     return text.isprintable() and " " not in text
+
+
+def processes_problem(text: str) -> str | None:
+    """Return the reason why `text` is not a number of processes, or None."""
+    is_number = text.isascii() and text.isdigit() and len(text) <= 9
+    if text != AUTO and not (is_number and 1 <= int(text) <= _MOST_PROCESSES):
+        return f"Expected {AUTO}, or a number from 1 to {_MOST_PROCESSES}"
+    return None
 
 
 def cluster_id_problem(text: str) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from service.config.tables.checks import cluster_id_problem
+from service.config.tables.checks import cluster_id_problem, processes_problem
 from service.config.tables.columns import BOOLEAN, INT, LIST, STRING, key
 
 NODE: Final = (
@@ -33,7 +33,27 @@ NODE: Final = (
     ),
     key(
         "broker.rack", STRING, None,
-        "Rack of this node, for clients and for the placement of replicas.",
+        "Rack of this node, for clients and for the placement of replicas. Replicas are on different racks "
+        "and, within a rack, on different machines where it can be done.",
+    ),
+    key(
+        "firn.processes", STRING, "1",
+        "Nodes that `firn server` runs on this machine with these settings, each in a process of its own: a "
+        "number, or `auto` for one on each core. [Several processes](operations.md#several-processes-on-a-"
+        "machine) has what each of them gets. Of a file for several, `firn server --process K` runs one.",
+        check=processes_problem,
+    ),
+    key(
+        "firn.processes.id.step", INT, 1000,
+        "The `node.id` of a process is that of the one before it and this. Machines whose own ids are below "
+        "it never share one.",
+        at_least=1,
+    ),
+    key(
+        "firn.processes.port.step", INT, 10,
+        "The ports of a process are those of the one before it and this: of `listeners`, "
+        "`advertised.listeners` and `firn.http.listener`.",
+        at_least=1, at_most=65535,
     ),
     key(
         "firn.cluster.id", STRING, None,

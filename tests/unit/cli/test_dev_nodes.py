@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from service.base.errors import ConfigError
-from service.cli.dev_nodes import HOST, Plan, Roster, agree_on_ports, format_nodes, plan_nodes
+from service.cli.dev_nodes import HOST, Plan, agree_on_ports, format_nodes, plan_nodes
+from service.cli.roster import Roster
 from service.config.cluster import ClusterConfig
 from service.hot.meta_properties_ensemble import load_ensemble
 from service.metadata.bootstrap import parse_initial_controllers

@@ -371,7 +371,8 @@ def test_apache_kafkas_default_of_every_key_is_taken() -> None:
     strict = {"firn.config.strict": "true"}
     given = {"num.io.threads": "8", "node.id": "1", "log.initial.task.delay.ms": "17"}
     assert {name: row.why for name, row in without_effect(given).items()} == {
-        "num.io.threads": "a node is one event loop and small pools of threads; more nodes use more cores",
+        "num.io.threads": "a node is one event loop and small pools of threads; "
+        "firn.processes uses more cores",
         "log.initial.task.delay.ms": "tasks begin at once after a start",
     }
     assert set(without_effect({**given, **strict})) == {"num.io.threads"}, "it is at Kafka's default"

@@ -151,13 +151,13 @@ def test_variables_that_are_no_settings_are_told_and_with_strict_refused(tmp_pat
         "FIRN_COLOUR: no setting has this environment variable",
         "FIRN_PARTITIONS: no setting has this environment variable; did you mean 'FIRN_NUM_PARTITIONS'?",
         "FIRN_NUM_IO_THREADS: num.io.threads has no effect here: a node is one event loop and small pools of "
-        "threads; more nodes use more cores",
+        "threads; firn.processes uses more cores",
     ]
     environ["FIRN_CONFIG_STRICT"] = "true"
     environ["FIRN_NUM_IO_THREADS"] = "9"
     assert problems(given(text, tmp_path, **environ)) == [
         "FIRN_NUM_IO_THREADS: num.io.threads: refused: a node is one event loop and small pools of threads; "
-        "more nodes use more cores",
+        "firn.processes uses more cores",
         "FIRN_COLOUR: no setting has this environment variable",
         "FIRN_PARTITIONS: no setting has this environment variable; did you mean 'FIRN_NUM_PARTITIONS'?",
     ]

@@ -89,6 +89,9 @@ def test_every_key_of_a_node_reaches_it() -> None:
         "connections.max.reauth.ms",
         "ssl.endpoint.identification.algorithm",
         "org.apache.kafka.sasl.oauthbearer.allowed.urls",
+        "firn.processes",  # by whoever starts nodes: test_processes.py
+        "firn.processes.id.step",
+        "firn.processes.port.step",
     }
     for name in BROKER_KEYS:
         if name.startswith("sasl.") or name in read_otherwise:  # test_security.py
@@ -126,8 +129,8 @@ def test_every_key_of_a_node_reaches_it() -> None:
         ),
         (
             {"num.io.threads": "9", "firn.config.strict": "true"},
-            "num.io.threads: refused: a node is one event loop and small pools of threads; more nodes use "
-            "more cores",
+            "num.io.threads: refused: a node is one event loop and small pools of threads; "
+            "firn.processes uses more cores",
         ),
         ({"node.id": "x"}, "Invalid value x for configuration node.id: Not a number of type INT"),
         ({"node.id": "-1"}, "Invalid value -1 for configuration node.id: Value must be at least 0"),

@@ -78,7 +78,7 @@ def test_brokers_behind_one_address_for_clients_are_different_machines() -> None
     assert placed[0] == placed[1]
 
 
-def test_where_all_are_one_machine_nothing_is_different() -> None:
+def test_brokers_of_one_machine_are_placed_as_if_alone() -> None:
     one = [broker(i, "127.0.0.1") for i in range(5)]
     several = [broker(i, f"m{i}") for i in range(5)]
     placed = [list(place_replicas(every, range(25), 3, TOPIC_ID)) for every in (one, several)]
