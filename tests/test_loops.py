@@ -33,6 +33,7 @@ ENDS = {
     "tiering/erasing/bucket_work.py:_carry_out": "the passes over one chain; `_try` catches what they meet",
     "tiering/erasing/bucket_work.py:_pass": "one chain, part by part; `_try` catches what it meets",
     "tiering/erasing/order_keeper.py:_judge_cut": "the tails of one cut, which is clean if all of them are",
+    "tiering/erasing/order_keeper.py:_judge_old_cuts": "the tails of all cuts, as in `_judge_cut`",
     "tiering/erasing/remains.py:_live": "the chains of one order, which waits for all of them",
     "tiering/erasing/remains.py:what_remains": "the remains of one order, which waits for all of them",
     "tiering/sweeper.py:_child_at": "goes down the pages of one key, and is called within a handler",

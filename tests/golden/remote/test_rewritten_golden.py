@@ -20,7 +20,7 @@ from service.inspect.fsck import fsck
 from service.inspect.source import open_source
 from service.records.decode import iter_records
 from service.remote.format.cut_codec import decode_cuts
-from service.remote.format.erase_codec import decode_erasure, open_erasure
+from service.remote.format.erase_codec import ErasedTopic, decode_erasure, open_erasure
 from service.remote.format.keys import ErasureKey, HeadKey, ManifestKey, PageKey, SegmentKey, parse_key
 from service.remote.format.manifest import live_segments
 from service.remote.format.manifest_codec import decode_head, decode_manifest
@@ -148,7 +148,7 @@ def test_the_golden_order_is_the_one_that_cut_lists(store: MemoryStore) -> None:
     [ref] = open_cuts(store).erasures
     order = open_erasure(store.get(ref.key, max_size=ref.stored_size), ref)
     assert (order.id, order.keys, order.before_ms) == (ERASURE, 3, -1)
-    assert order.topics == ((TOPIC_ID, TOPIC, (0, 0, 90)),)
+    assert order.topics == (ErasedTopic(TOPIC_ID, TOPIC, (0, 0, 90)),), "as before there were epochs"
 
 
 def test_the_dump_of_an_order_shows_neither_secret_nor_hashes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,7 +168,7 @@ def test_the_dump_of_an_order_shows_neither_secret_nor_hashes(capsys: pytest.Cap
             "software": "firn 0.1.0",
         },
         "keys": 3,
-        "topics": [{"topic_id": str(TOPIC_ID), "name": TOPIC, "ends": [0, 0, 90]}],
+        "topics": [{"topic_id": str(TOPIC_ID), "name": TOPIC, "ends": [0, 0, 90], "leader_epochs": []}],
     }
 
 

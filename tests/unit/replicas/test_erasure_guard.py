@@ -1,4 +1,4 @@
-"""What the guard of erased logs says, and what it costs with as many orders as there can be."""
+"""Verdicts of the guard of erased logs, and their cost with as many orders as there can be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far an archive is written anew, as whoever compares a disk of before with it asks."""
+"""End of what rewrites have made of an archive, for the comparison with a disk of before."""
 
 from __future__ import annotations
 
