@@ -17,8 +17,8 @@ from kio.schema.errors import ErrorCode
 from service.inspect.restore_source import CutChoice
 from service.inspect.take_over import Restored
 from service.records.builder import BatchBuilder
-from service.remote.format.cut_codec import Cuts, decode_cuts
-from service.remote.format.keys import CLUSTER_KEY, CUT_NAME
+from service.remote.format.cut_codec import Cuts, decode_cuts, open_cut
+from service.remote.format.keys import CLUSTER_KEY, CUT_NAME, HeadKey, parse_key
 from simulator.client import Client, NoAnswer
 from simulator.cluster.chain_acts import CuttingWorld, begin_chains, seal_segments
 from simulator.cluster.examining import check_archive
@@ -47,6 +47,8 @@ _NOTICED_S: Final = 90.0
 """Time in which a process of the lost cluster that lives on finds that there is an heir"""
 _LOOK_S: Final = 0.25
 _GRACE_MS: Final = 5_000
+_LATE_HEADS: Final = 0.8
+"""Share of disasters in the midst of a HEAD's PUT in which that one arrives late, in the way of the heir."""
 _LETTERS: Final = "hi"
 _NODES: Final = (1, 1, 1, 1, 1, 3, 3, 3, 5)
 """of an heir"""
@@ -72,6 +74,8 @@ class _Disaster:
         self._fates = {one.name: random.choice(fates) for one in world.machines}
         self._lives = 2 if random.random() < 0.15 else 1
         self._late: list[Sent] = []
+        self._late_head: Sent | None = None
+        """a HEAD that has to be refused once it arrives, as the heir's is there"""
         self._awake_s = 0.0
         """when the last of the lost cluster's processes goes on"""
 
@@ -116,11 +120,16 @@ class _Disaster:
         struck: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         part, call = random.choice(MOMENTS)
         chosen = random.random() < 0.8
+        is_of_late_head = part == "/HEAD" and random.random() < _LATE_HEADS
 
         def sent(one: Sent) -> None:
             self._late = [*(it for it in self._late if it.is_under_way), one]
-            if chosen and part in one.key and one.call.startswith(call) and not struck.done():
-                struck.set_result(None)
+            if not chosen or struck.done() or part not in one.key or not one.call.startswith(call):
+                return
+            if is_of_late_head and not self._replaces_the_heirs(one):
+                return
+            self._late_head = one if is_of_late_head else None
+            struck.set_result(None)
 
         world.bucket.on_sent = sent
         try:
@@ -128,6 +137,8 @@ class _Disaster:
                 await struck
         except TimeoutError:
             pass
+        if self._late_head is not None:
+            self._kill_whoever_sent(self._late_head)
         world.is_lost = True
         world.loop.after_turn = None
         world.bucket.on_sent = lambda _: None
@@ -150,6 +161,25 @@ class _Disaster:
                 machine.run.process.stop()
         world.tell(f"everything is lost, but the bucket: {self._fates}")
         self._late = [one for one in self._late if self._is_under_way(one)]
+
+    def _replaces_the_heirs(self, one: Sent) -> bool:
+        """Return whether a HEAD is on its way to a partition whose HEAD of now names the heir's chain: the
+        newest cut has all of it. Only the heir's own HEAD can refuse it then."""
+        cuts, place = self._cuts(), parse_key(one.key)
+        ref = None if cuts is None else cuts.exact or cuts.complete
+        data = None if ref is None else self._world.archive.object(ref.key)
+        if ref is None or data is None or not isinstance(place, HeadKey):
+            return False
+        rows = open_cut(data, ref).topics.get(place.topic_id, ())
+        _, end = self._world.archive.live(place.topic_id, place.partition)
+        return place.partition < len(rows) and 0 < end <= rows[place.partition].end
+
+    def _kill_whoever_sent(self, one: Sent) -> None:
+        """Have the sender of a late call dead, and its prefix taken over, as of the newest cut."""
+        self._is_clone = False
+        if not self._is_forced:
+            self._fates = {name: "killed" if fate == "alive" else fate for name, fate in self._fates.items()}
+        self._fates[one.by.partition(".")[0]] = "killed"
 
     def _is_under_way(self, one: Sent) -> bool:
         """Return whether a call of a process that was killed now may still arrive, however late."""
@@ -213,7 +243,7 @@ class _Disaster:
         choice = CutChoice(allows_loose=not exact)
         if self._is_clone:
             choice = CutChoice(number=(exact or complete)[-1].cut, allows_loose=not exact)
-        elif random.random() < 0.4:
+        elif random.random() < 0.4 and self._late_head is None:
             choice = CutChoice(number=random.choice(exact or complete).cut, allows_loose=not exact)
         return Wanted(choice, self._is_clone, self._is_forced and not self._is_clone, self._kills())
 
