@@ -214,6 +214,7 @@ sim-rewrites: install ## Clusters whose segments are merged, and from which keys
 
 sim-sweep: install ## Every call of disk and store fails in every way, every kind of file and object rots (SWEEP="--every 10")
 	$(BIN)/python -m simulator.sweep $(SWEEP)
+	$(if $(SWEEP),,$(BIN)/python -m simulator.rewrite_sweep)
 
 sim-restore: install ## A node's disk is lost in forty ways, a new one takes the bucket over: is all read back a month on? (RESTORE="--nodes 3", --plants)
 	$(BIN)/python -m simulator.restore $(RESTORE)

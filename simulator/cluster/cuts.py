@@ -133,6 +133,10 @@ class CutOracle:
         """Return the cuts that are kept."""
         return tuple(self._cuts.values())
 
+    def complete_ones(self) -> tuple[Cut, ...]:
+        """Return the cuts that are kept and complete, the oldest first."""
+        return tuple(cut for number, cut in sorted(self._cuts.items()) if number in self._complete)
+
     def sections(self) -> Iterator[tuple[str, TailSection]]:
         """Yield the sections of all tails that kept cuts name, with their tails' keys."""
         for key in sorted({ref.key for cut in self._cuts.values() for ref in cut.tails}):

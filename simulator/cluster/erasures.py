@@ -31,11 +31,14 @@ class KeyedRecord(NamedTuple):
 
 @dataclass(eq=False)
 class KnownOrder:
-    """An order that was asked for. `ends` are exclusive."""
+    """An order that was asked for. `ends` are exclusive, `leader_epochs` those of the leaders that told them;
+    -1: of none, so that what stands there later goes, too."""
 
     id: UUID
     keys: frozenset[bytes]
     ends: dict[Key, int]
+    leader_epochs: dict[Key, int]
+    asked_ms: int
     before_ms: int = ANY_TIME
     is_listed: bool = False
     """whether `CUT` lists it: no restore shows its records then"""
@@ -51,6 +54,7 @@ class KnownOrder:
             record.key is not None
             and record.key in self.keys
             and offset < self.ends.get(place, 0)
+            and (self.leader_epochs[place] < 0 or record.timestamp <= self.asked_ms)
             and (self.before_ms == ANY_TIME or record.timestamp < self.before_ms)
         )
 
@@ -128,10 +132,14 @@ class Erasures:
         return all(offset in found and self.may_go(place, offset, found[offset]) for offset in whole)
 
     def hits(self, order: KnownOrder, place: Key, data: bytes) -> Iterator[int]:
-        """Yield the offsets of an order's records in some batches."""
-        for offset, record in records_at(data).items():
-            if order.has(place, offset, record):
-                yield offset
+        """Yield the offsets of an order's records in some batches: those of later leader epochs are none."""
+        epoch = order.leader_epochs.get(place, -1)
+        for header in complete_headers(data):
+            if 0 <= epoch < header.partition_leader_epoch:
+                continue
+            for offset, record in records_at(data[header.position : header.end]).items():
+                if order.has(place, offset, record):
+                    yield offset
 
 
 def frame_of(header: BatchHeader) -> tuple[object, ...]:

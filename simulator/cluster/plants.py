@@ -50,7 +50,7 @@ from simulator.cluster.playing import (
     play_apart,
     warm_up,
 )
-from simulator.cluster.rewrite_plants import OF_REWRITES, SELDOM_SHOW, SIGNS_OF_REWRITES, WITHIN_OF_REWRITES
+from simulator.cluster.rewrite_plants import OF_REWRITES, SIGNS_OF_REWRITES, WITHIN_OF_REWRITES
 from simulator.cluster.tier_plants import OF_TIERS
 from simulator.cluster.transaction_plants import OF_TRANSACTIONS, WITHIN_OF_TRANSACTIONS
 from simulator.machine import Machine
@@ -436,7 +436,6 @@ SELDOM_SHOWS: Final = (
     "stale_heartbeats_accepted",
     "waiters_in_the_order_of_their_coming",
     "refusal_is_death",
-    *SELDOM_SHOW,
 )
 """Plants that random histories seldom show. A broker has to refuse connections while controllers fail over:
 tests/simulation/test_cluster.py does that. A late heartbeat has an offset below the new registration, so it

@@ -24,6 +24,7 @@ from simulator.cluster.examining import revive
 from simulator.cluster.group_acts import GROUP_ACTS
 from simulator.cluster.late_batches import late_batch
 from simulator.cluster.losing_acts import LOSING_ACTS
+from simulator.cluster.order_acts import ORDER_ACTS
 from simulator.cluster.pipelines import consume_transform
 from simulator.cluster.put_acts import PUT_ACTS
 from simulator.cluster.rewrite_acts import REWRITE_ACTS, RewritingWorld
@@ -165,6 +166,7 @@ _ACTS: Final[dict[str, Callable[[Any, Random], Awaitable[None]]]] = {
     **CHAIN_ACTS,
     **LOSING_ACTS,
     **REWRITE_ACTS,
+    **ORDER_ACTS,
     **PUT_ACTS,
     **UNCLEAN_ACTS,
     "consume_transform": consume_transform,

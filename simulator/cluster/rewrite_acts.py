@@ -39,12 +39,12 @@ from simulator.cluster.rewrites import RewriteOracle
 from simulator.durable import durable_end
 from simulator.faults import SLOW_STORE
 from simulator.machine import Machine
-from simulator.model import TopicModel, Violation
+from simulator.model import PartitionModel, TopicModel, Violation
 from simulator.power_loss import Platter
 from simulator.store import Deletion, Sent
 from simulator.topics import NOBODY, configs_of
 
-_KEYS: Final = 5
+KEYS: Final = tuple(b"user-%d" % number for number in range(5))
 _NULL_IN: Final = 3
 """One value of so many has no key."""
 _ANSWER_S: Final = 20.0
@@ -81,7 +81,15 @@ class RewritingWorld(CuttingWorld):
         oracle = self.oracle
         self.erasures = oracle.replicas.erasures
         self.erasures.key_of = self.key_of
-        self.rewrites = RewriteOracle(self.archive, oracle.replicas, oracle.tiers, oracle.cuts, self.machines)
+        self.rewrites = RewriteOracle(
+            self.archive,
+            oracle.replicas,
+            oracle.tiers,
+            oracle.cuts,
+            self.machines,
+            self.real_ms,
+            self.image,
+        )
         oracle.on_record = self.rewrites.learn
         self.disks_of_before: dict[str, DiskOfBefore] = {}
         self.restored_disks = 0
@@ -100,6 +108,11 @@ class RewritingWorld(CuttingWorld):
             "orders_done": rewrites.done,
             "restored_disks": self.restored_disks,
         }
+
+    @property
+    def removed_orders(self) -> frozenset[UUID]:
+        """Orders that left the metadata."""
+        return frozenset(one.id for one in self.erasures.orders.values() if one.is_removed)
 
     def _drawn_settings(self, random: Random) -> dict[str, str]:
         return {
@@ -122,7 +135,7 @@ class RewritingWorld(CuttingWorld):
 
     def key_of(self, value: bytes) -> bytes | None:
         number = int(value[1:].split(b".")[0])
-        return None if not number % _NULL_IN else b"user-%d" % (number % _KEYS)
+        return None if not number % _NULL_IN else KEYS[number % len(KEYS)]
 
     def made(self, topic: TopicModel) -> None:
         replicas = self.oracle.replicas
@@ -170,9 +183,17 @@ async def change_leader(world: RewritingWorld, random: Random) -> None:
         return
     (topic, partition), state = max(there, key=lambda one: one[0][1].end_offset)
     first = random.choice([one for one in state.isr if one != state.leader])
+    await lead_at(world, random, topic, partition, first)
+
+
+async def lead_at(
+    world: RewritingWorld, random: Random, topic: TopicModel, partition: PartitionModel, first: int
+) -> None:
+    """Have this replica lead a partition: ask any node to prefer it, and to elect whom it prefers."""
+    replicas = world.oracle.replicas.placed[topic.topic_id, partition.index].replicas
     client = Client(random.choice(world.machines).address)
     try:
-        rest = [one for one in state.replicas if one != first]
+        rest = [one for one in replicas if one != first]
         await client.reassign(topic.name, partition.index, [first, *rest])
         said = (await client.elect(topic.name, partition.index)).name
     except NoAnswer as e:
@@ -206,13 +227,15 @@ async def order_erasure(world: RewritingWorld, random: Random) -> None:
     if not there:
         return
     topics = random.sample(there, min(len(there), random.choice((1, 1, 2))))
-    keys = random.sample([b"user-%d" % number for number in range(_KEYS)], random.choice((1, 2, 2)))
+    keys = random.sample(KEYS, random.choice((1, 2, 2)))
     before_ms = random.choice((NO_TIME, NO_TIME, world.real_ms() - random.choice((0, 5_000))))
-    order, known = _order(world, random, topics, keys, before_ms)
+    order, known = new_order(
+        world, random, topics, keys, before_ms, lambda place, end: _end(world, random, place, end, keys)
+    )
     world.erasures.ask(known)
     said = f"erase {b', '.join(sorted(keys)).decode()} of {', '.join(one.name for one in topics)}"
     request = ErasuresRequest(op=int(ErasureOp.START), id=order.id, order=encode_erasure(order))
-    work = _ask_keeper(world, Random(random.getrandbits(48)), request, f"{said}, order {order.id}")
+    work = ask_keeper(world, Random(random.getrandbits(48)), request, f"{said}, order {order.id}")
     if random.random() < 0.6:
         topic = random.choice(topics)
         batches = [values_of(world, 1, 60) for _ in range(_GO_ON)]
@@ -228,21 +251,30 @@ async def order_erasure(world: RewritingWorld, random: Random) -> None:
         await work
 
 
-def _order(
-    world: RewritingWorld, random: Random, topics: list[TopicModel], keys: list[bytes], before_ms: int
+def new_order(
+    world: RewritingWorld,
+    random: Random,
+    topics: list[TopicModel],
+    keys: list[bytes],
+    before_ms: int,
+    end_of: Callable[[Key, int], int],
+    *,
+    has_epochs: bool = True,
 ) -> tuple[ErasureOrder, KnownOrder]:
+    """Return an order, and what is known of it; `end_of` tells where it ends in a partition that ends at an
+    offset. `has_epochs`: it has the leader epochs of its ends, as all but the oldest orders have."""
     secret = random.randbytes(SECRET_BYTES)
     hashes = sorted(hash_key(secret, key) for key in keys)
     filter_hashes = sorted(filter_hash(key).to_bytes(FILTER_HASH_BYTES, "big") for key in keys)
-    rows, ends = [], dict[Key, int]()
+    rows, ends, leader_epochs = [], dict[Key, int](), dict[Key, int]()
     for topic in sorted(topics, key=lambda one: one.topic_id):
         places = [(topic.topic_id, one.index) for one in topic.partitions]
         told = [_told(world, place) for place in places]
-        mine = tuple(
-            _end(world, random, place, most, keys) for place, (_, most) in zip(places, told, strict=True)
-        )
-        rows.append(ErasedTopic(topic.topic_id, topic.name, mine, tuple(epoch for epoch, _ in told)))
+        mine = tuple(end_of(place, most) for place, (_, most) in zip(places, told, strict=True))
+        epochs = tuple(epoch if has_epochs else NO_LEADER_EPOCH for epoch, _ in told)
+        rows.append(ErasedTopic(topic.topic_id, topic.name, mine, epochs))
         ends |= dict(zip(places, mine, strict=True))
+        leader_epochs |= dict(zip(places, epochs, strict=True))
     order = ErasureOrder(
         world.cluster_id,
         world.new_uuid(),
@@ -253,7 +285,7 @@ def _order(
         b"".join(filter_hashes),
         tuple(rows),
     )
-    return order, KnownOrder(order.id, frozenset(keys), ends, before_ms)
+    return order, KnownOrder(order.id, frozenset(keys), ends, leader_epochs, order.started_ms, before_ms)
 
 
 def _told(world: RewritingWorld, place: Key) -> tuple[int, int]:
@@ -292,10 +324,10 @@ async def cancel_erasure(world: RewritingWorld, random: Random) -> None:
         order_id = random.choice(there)
         world.erasures.orders[order_id].is_cancelled = True
         request = ErasuresRequest(op=int(ErasureOp.CANCEL), id=order_id)
-        await _ask_keeper(world, random, request, f"cancel order {order_id}")
+        await ask_keeper(world, random, request, f"cancel order {order_id}")
 
 
-async def _ask_keeper(world: RewritingWorld, random: Random, request: ErasuresRequest, what: str) -> None:
+async def ask_keeper(world: RewritingWorld, random: Random, request: ErasuresRequest, what: str) -> None:
     """Ask brokers one after the other, as only the keeper answers, again for a while: there may be none."""
     for _ in range(_TRIES):
         machines = list(world.machines)
@@ -430,17 +462,19 @@ async def _some_calls(world: RewritingWorld, machine: Machine, count: int) -> No
 async def copy_disk(world: RewritingWorld, random: Random) -> None:
     """Copy the log directories of a machine that is stopped for it."""
     there = [one for one in world.machines if world.can_lose_disk(one) and not is_down(one)]
-    if not there:
-        return
-    machine = random.choice(there)
+    if there:
+        await copy_disk_of(world, random, random.choice(there))
+
+
+async def copy_disk_of(world: RewritingWorld, random: Random, machine: Machine) -> None:
+    """Copy the log directories of this machine."""
     await world.stop(machine)
     world.ended_for_reasons()
-    removed = frozenset(one.id for one in world.erasures.orders.values() if one.is_removed)
     ends = {
         (topic.topic_id, one.index): durable_end(machine.platter, machine.log_dirs, topic.name, one.index)
         for topic, one in world.on(machine)
     }
-    world.disks_of_before[machine.name] = DiskOfBefore(machine.platter.copy(), ends, removed)
+    world.disks_of_before[machine.name] = DiskOfBefore(machine.platter.copy(), ends, world.removed_orders)
     world.tell(f"the disk of {machine.name} is copied")
     await start_again(world, random, machine)
 
@@ -448,18 +482,26 @@ async def copy_disk(world: RewritingWorld, random: Random) -> None:
 async def restore_old_disk(world: RewritingWorld, random: Random) -> None:
     """Put the copy of a machine's disk in its place. No order left the metadata since: nobody could know
     that its keys are back."""
-    removed = frozenset(one.id for one in world.erasures.orders.values() if one.is_removed)
-    there = [one for one in world.machines if one.name in world.disks_of_before and world.can_lose_disk(one)]
-    there = [one for one in there if world.disks_of_before[one.name].removed == removed]
-    if not there:
-        return
-    machine = random.choice(there)
+    there = [one for one in world.machines if may_restore_disk(world, one)]
+    if there:
+        machine = random.choice(there)
+        put_old_disk(world, machine)
+        await start_again(world, random, machine)
+
+
+def may_restore_disk(world: RewritingWorld, machine: Machine) -> bool:
+    """Return whether there is a copy of its disk, and every order that is over since is still known."""
+    copied = world.disks_of_before.get(machine.name)
+    return copied is not None and world.can_lose_disk(machine) and copied.removed == world.removed_orders
+
+
+def put_old_disk(world: RewritingWorld, machine: Machine) -> None:
+    """Kill the machine, and put the copy of its disk in its place."""
     copied = world.disks_of_before.pop(machine.name)
     world.restored_disks += 1
     world.return_disk(machine, lambda key: copied.ends.get(key, 0))
     for log_dir in machine.log_dirs:
         machine.platter.restore(Path(log_dir), copied.platter)
-    await start_again(world, random, machine)
 
 
 REWRITE_ACTS: Final[dict[str, Callable[[RewritingWorld, Random], Awaitable[None]]]] = {

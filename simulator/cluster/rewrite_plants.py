@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from service.base.types import NO_LEADER_EPOCH
 from service.controller_client.catalog_image import CatalogImage
 from service.controller_client.remote_log_catalog import RpcCatalog
 from service.hot.cleaning.erasure_copy import ErasureCopy, HitSearch
 from service.hot.erased_orders import ErasedOrders
 from service.inspect.restore_records import _Heir
+from service.metadata.controller import erase_control
 from service.records.batch import complete_headers
 from service.records.compaction import empty_batch
 from service.records.decode import records_of
 from service.records.erasure import ErasureCopier
-from service.remote.catalog import RewriteAnswer
+from service.remote import opened_order
+from service.remote.catalog import IN_BUCKET, RewriteAnswer
 from service.remote.format import run_check
+from service.replicas import local_erasures
 from service.replicas.erasure_guard import ErasureGuard
 from service.replicas.local_erasures import LocalErasures
 from service.tiering.rewriting import rules, run_object
@@ -119,7 +123,8 @@ def one_record_more_erased() -> None:
 
 
 def erased_above_the_high_watermark() -> None:
-    """Carry an order out in a log whose records below its end are not known to be committed."""
+    """Carry an order out in a log whose records below its end are not known to be committed, and tell it
+    although the replica is not in sync."""
 
     def make(why_not: Any) -> Any:
         def careless(self: Any, key: Any, partition: Any, end: int) -> str | None:
@@ -128,7 +133,30 @@ def erased_above_the_high_watermark() -> None:
 
         return careless
 
+    def places(found: Any) -> Any:
+        def all_in_sync(self: Any, image: Any, order: Any) -> Iterator[Any]:
+            for place, replica in found(self, image, order):
+                yield place, replica._replace(isr=replica.replicas)
+
+        return all_in_sync
+
+    def knows(partition: Any, broker_id: int, sender: Any) -> bool:
+        is_bucket = broker_id == IN_BUCKET
+        return partition.has_leader if is_bucket else broker_id in partition.replicas
+
     _swap(LocalErasures, "_why_not", make)
+    _swap(LocalErasures, "_places", places)
+    _swap(erase_control, "_knows", lambda _: knows)
+
+
+def ends_without_leader_epochs() -> None:
+    """Take an order's end for an offset alone: records of later leader epochs below it go, too."""
+
+    def make(end_of: Any) -> Any:
+        return lambda *args: end_of(*args)._replace(leader_epoch=NO_LEADER_EPOCH)
+
+    for module in (local_erasures, opened_order):
+        _swap(module, "end_of", make)
 
 
 def truncated_logs_stay_erased() -> None:
@@ -150,6 +178,7 @@ SIGNS_OF_REWRITES: Final[dict[Plant, tuple[str, ...]]] = {
     commit_without_intent: ("T25",),
     one_record_more_erased: _LOST,
     erased_above_the_high_watermark: ("T26", *_LOST),
+    ends_without_leader_epochs: (*_LOST, "P3"),
     truncated_logs_stay_erased: ("T26",),
     copied_before_it_is_erased: ("T26",),
 }
@@ -159,12 +188,3 @@ WITHIN_OF_REWRITES: Final[dict[str, int]] = dict.fromkeys(OF_REWRITES, 200)
 """Histories in which each is to be found. Measured from seed 1, at the latest: 1 for commits without an
 intent, epochs of the first segment and lost null keys, 2 for an order that a restore forgets, 6 for one
 record more, 15 for a sweeper that ignores intents."""
-SELDOM_SHOW: Final = (
-    erased_above_the_high_watermark.__name__,
-    truncated_logs_stay_erased.__name__,
-    copied_before_it_is_erased.__name__,
-)
-"""Plants that random histories have not shown. What an order erases above a replica's high watermark is cut
-off with all else that diverges. A log is cut below an order's end only where committed records may be lost,
-of which nothing is said. A disk of before has to lead while its log is ahead of the archive, for less than a
-second: tests/unit/replicas/test_local_erasures.py does that."""

@@ -6,17 +6,19 @@ T24  it lacks the erased records and nothing else (`Tiers`, with `erasures.py`)
 T25  an object that a rewrite made is named only by the commit of that rewrite, whose intent was there until
      then; nobody deletes it while that is so
 T26  once an order is done none of its records is in a chain, in tails or chains of kept cuts, or in the log
-     of an in-sync replica
+     of an in-sync replica; nor in the log of one that is noted as clean
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from service.base.errors import FirnError
+from service.metadata.image import MetadataImage
 from service.metadata.records import (
+    ErasedRecord,
     ErasureRecord,
     RemoveErasureRecord,
     RemoveRewriteRecord,
@@ -31,7 +33,7 @@ from service.remote.format.segment_object import decode_footer
 from service.remote.reading.object_reader import open_footer_of
 from simulator.archive import Archive, Live
 from simulator.cluster.cuts import CutOracle
-from simulator.cluster.erasures import Erasures, KnownOrder
+from simulator.cluster.erasures import Erasures, KnownOrder, records_at
 from simulator.cluster.replicas import Key, Replicas, batches_of
 from simulator.cluster.tiers import Tiers
 from simulator.machine import Machine
@@ -41,12 +43,34 @@ from simulator.store import Deletion
 _NOBODY: Final = UUID(int=0)
 
 
+class Left(NamedTuple):
+    """A record of an order that is done: where it is, and what time it bears."""
+
+    order_id: UUID
+    place: Key
+    offset: int
+    where: str
+    timestamp: int
+
+    def __str__(self) -> str:
+        name = f"{self.place[0]}-{self.place[1]}"
+        return f"T26: order {self.order_id} is done, and of {name} there is {self.offset} in {self.where}"
+
+
 class RewriteOracle:
     """Looks at rewrites and erasures; costs what has changed."""
 
     def __init__(
-        self, archive: Archive, replicas: Replicas, tiers: Tiers, cuts: CutOracle, machines: list[Machine]
+        self,
+        archive: Archive,
+        replicas: Replicas,
+        tiers: Tiers,
+        cuts: CutOracle,
+        machines: list[Machine],
+        now_ms: Callable[[], int],
+        image: Callable[[], MetadataImage],
     ) -> None:
+        """`now_ms` tells the time that records bear; `image` is the newest of any process."""
         self.intents: dict[Key, RewriteRecord] = {}
         self.begun = self.committed = self.merged = self.done = 0
         """rewrites that began, that were committed, and of these merges; orders that were done"""
@@ -54,6 +78,9 @@ class RewriteOracle:
         """called when a rewrite has begun"""
         self._archive, self._replicas, self._tiers, self._cuts = archive, replicas, tiers, cuts
         self._machines = machines
+        self._now_ms, self._image = now_ms, image
+        self._done_ms: dict[UUID, int] = {}
+        """when orders were done"""
         self._erasures: Erasures = replicas.erasures
         self._origins: dict[str, RewriteOrigin | None] = {}
         self._manifests: dict[tuple[Key, int], str] = {}
@@ -82,9 +109,13 @@ class RewriteOracle:
                 order = self._erasures.orders.get(record.id or _NOBODY)
                 if order is not None and not order.is_done:
                     order.is_done = True
+                    self._done_ms[order.id] = self._now_ms()
                     self.done += 1
                     for wrong in self._left(order):
-                        raise Violation(wrong)
+                        if wrong.place not in self._replicas.shaken:
+                            raise Violation(str(wrong))
+            case ErasedRecord():
+                self._are_clean(record)
             case RemoveErasureRecord():
                 order = self._erasures.orders.get(record.id or _NOBODY)
                 if order is not None:
@@ -191,14 +222,36 @@ class RewriteOracle:
 
     # T26
 
-    def _left(self, order: KnownOrder) -> Iterator[str]:
+    def _are_clean(self, record: ErasedRecord) -> None:
+        """Check, once anybody has told, that whoever is noted as clean is, if it is in sync. Raises
+        `Violation`."""
+        order_id = record.erasure_id or _NOBODY
+        order, notes = self._erasures.orders.get(order_id), self._image().erased.get(order_id)
+        if order is None or notes is None:
+            return
         for place in order.ends:
             if place in self._replicas.shaken or place not in self._replicas.placed:
                 continue
-            name = f"T26: order {order.id} is done, and of {place[0]}-{place[1]} there is"
+            for number in sorted({*notes.get(place, ())} & {*self._replicas.placed[place].isr}):
+                for offset in self._hits_in_log(order, place, number):
+                    raise Violation(
+                        f"T26: broker {number} has told that {place[0]}-{place[1]} has nothing of order "
+                        f"{order_id}, and its log has {offset}"
+                    )
+
+    def _hits_in_log(self, order: KnownOrder, place: Key, number: int) -> Iterator[int]:
+        seen = self._replicas.seen.get((number, place))
+        for _, _, data in () if seen is None else batches_of(self._machines[number - 1], seen.partition, 0):
+            yield from self._erasures.hits(order, place, data)
+
+    def _left(self, order: KnownOrder) -> Iterator[Left]:
+        for place in order.ends:
+            if place not in self._replicas.placed:
+                continue
             for where, data in (*self._in_bucket(place), *self._in_tails(place), *self._in_logs(place)):
                 for offset in self._erasures.hits(order, place, data):
-                    yield f"{name} {offset} in {where}"
+                    record = records_at(data)[offset]
+                    yield Left(order.id, place, offset, where, record.timestamp)
 
     def _in_bucket(self, place: Key) -> Iterator[tuple[str, bytes]]:
         """Yield the segments of the chain, and of those that kept cuts name."""
@@ -230,8 +283,12 @@ class RewriteOracle:
                     yield f"the log of broker {number}", data
 
     def none_is_left(self) -> None:
-        """Look at all orders that are done once more. Raises `Violation`."""
+        """Look at all orders that are done once more; of a partition that may lose records, at those that it
+        had by then. Raises `Violation`."""
         for order in self._erasures.orders.values():
-            if order.is_done:
-                for wrong in self._left(order):
-                    raise Violation(wrong)
+            if not order.is_done:
+                continue
+            for wrong in self._left(order):
+                is_shaken = wrong.place in self._replicas.shaken
+                if not is_shaken or wrong.timestamp < self._done_ms[order.id]:
+                    raise Violation(str(wrong))

@@ -83,6 +83,14 @@ _LAST: Final[Mapping[tuple[str, ...], int]] = {
 }
 """Windows of a short history with rewrites in which everything is lost."""
 _LOST_OF_TEN_REWRITES: Final = 3
+_ORDERS: Final[Mapping[tuple[str, ...], int]] = {
+    ("order_for_deposed_leader",): 1,
+    ("order_amid_unclean_election",): 1,
+    ("lead_with_old_disk",): 1,
+}
+"""Histories of one order that one replica lacks: they make their own topic."""
+_OF_ORDERS_IN: Final = 8
+"""One of so many short histories with rewrites is one of these."""
 
 
 def short_cutting(random: Random) -> list[str]:
@@ -96,6 +104,8 @@ def short_cutting(random: Random) -> list[str]:
 
 def short_rewriting(random: Random) -> list[str]:
     """Draw the acts of a short history with merges and erasures."""
+    if not random.randrange(_OF_ORDERS_IN):
+        return ["first_cut", *_one_of(random, _ORDERS)]
     begins = _one_of(random, BEGINNINGS)
     is_lost = random.randrange(10) < _LOST_OF_TEN_REWRITES
     return [*begins, *_one_of(random, _LAST if is_lost else WINDOWS)]
