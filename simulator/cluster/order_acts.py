@@ -19,9 +19,10 @@ from service.remote.format.keys import SegmentKey, parse_key
 from service.wire.erasures import ErasureOp, ErasuresRequest
 from simulator.cluster.acts import UNCLEAN, create
 from simulator.cluster.client import produce, values_of
+from simulator.cluster.erasures import records_at
 from simulator.cluster.process_acts import is_down, start_again
 from simulator.cluster.replicas import NOBODY as NOBODY_LEADS
-from simulator.cluster.replicas import Key, Placed
+from simulator.cluster.replicas import Key, Placed, batches_of
 from simulator.cluster.rewrite_acts import (
     KEYS,
     RewritingWorld,
@@ -34,7 +35,7 @@ from simulator.cluster.rewrite_acts import (
 )
 from simulator.faults import READS, WRITES, KeyFault
 from simulator.machine import Machine
-from simulator.model import TopicModel
+from simulator.model import TopicModel, Violation, brief
 from simulator.network import Link
 from simulator.store import Verdict
 from simulator.topics import NOBODY, configs_of
@@ -144,7 +145,26 @@ async def order_amid_unclean_election(world: RewritingWorld, random: Random) -> 
     await _until(_ELECTED_S, lambda: state.leader not in (number, NOBODY_LEADS))
     await start_again(world, random, leader)
     await _until(_IN_SYNC_S, lambda: number in state.isr)
-    await _fill(world, random, topic, 5)
+    values = await _fill(world, random, topic, 5)
+    if has_epochs and await _until(_OVER_S, lambda: world.erasures.orders[order_id].is_done):
+        _all_are_there(world, topic, values)
+
+
+def _all_are_there(world: RewritingWorld, topic: TopicModel, values: list[bytes]) -> None:
+    """T24: the leader has what it has acknowledged after an order was given. Raises `Violation`."""
+    (partition,), key = topic.partitions, (topic.topic_id, 0)
+    number = world.oracle.replicas.placed[key].leader
+    seen = world.oracle.replicas.seen.get((number, key))
+    machine = world.of_broker(number)
+    if seen is None or machine is None or is_down(machine):
+        return
+    found = {
+        record.value for _, _, data in batches_of(machine, seen.partition, 0)
+        for record in records_at(data).values()
+    }  # fmt: skip
+    for value in values:
+        if value not in partition.unknown | partition.refused.keys() | found:
+            raise Violation(f"T24: {partition}: {brief(value)} is gone by an order that was given before it")
 
 
 async def lead_with_old_disk(world: RewritingWorld, random: Random) -> None:
@@ -225,10 +245,11 @@ async def _fill(
     *,
     size: int = 40,
     acks: int = -1,
-) -> None:
-    """Produce so many batches, most records of which have keys."""
+) -> list[bytes]:
+    """Produce so many batches, most records of which have keys; return their values."""
     batches = [values_of(world, 2, size) for _ in range(count)]
     await produce(world, random, topic, topic.partitions[0], batches, idempotent=False, acks=acks)
+    return [value for batch in batches for value in batch]
 
 
 async def _order(
