@@ -73,7 +73,7 @@ _ERASED: Final = (b"user-1", b"user-2")
 
 
 class Work(NamedTuple):
-    """What is swept: it begins with one call, and is over by itself. `left` says what is left to do."""
+    """Work that is swept: it begins with one call, and is over by itself. `left` says what is left to do."""
 
     name: str
     settings: dict[str, str]

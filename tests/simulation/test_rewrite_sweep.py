@@ -30,7 +30,7 @@ def test_a_call_that_fails_amid_it_leaves_nothing_and_loses_nothing(name: str) -
 @pytest.mark.thorough
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", WORKS)
-def test_whatever_call_fails_amid_it_leaves_nothing_and_loses_nothing(name: str) -> None:
+def test_any_call_that_fails_amid_it_leaves_nothing_and_loses_nothing(name: str) -> None:
     results = swept(name, every=1)
     assert len(results) > 100
     check(results)
