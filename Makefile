@@ -16,7 +16,7 @@ ANYWHERE := -n $(if $(filter 0,$(JOBS)),0,$(shell expr $(JOBS) + 2)) --dist load
 OFTEN := -m "not soak and not thorough"
 
 .DEFAULT_GOAL := help
-.PHONY: help install kernel map docs docs-serve sbom demo demo-restore test test-unit test-node test-process test-clients test-three test-million test-cluster test-browser health-matrix test-mixed console-shots docs-commands judges matrix test-localstack test-package image-try deploy-check local-cloud test-infra test-infra-often test-thorough mutants spark test-spark test-spark-often wheel package lint format soak soak-replicas fuzz sim sim-secured sim-transactions sim-cuts sim-rewrites sim-sweep sim-restore sim-plant bench bench-cleaning bench-cluster bench-cold bench-crowd bench-groups bench-latency bench-offload bench-partitions bench-readiness bench-refusals bench-replicas bench-restart bench-restore bench-sessions bench-spark bench-transactions fetch-tools fetch-infra clean
+.PHONY: help install kernel map docs docs-serve sbom demo demo-restore test compile-tests test-unit test-node test-process test-clients test-three test-million test-cluster test-browser health-matrix test-mixed console-shots docs-commands judges matrix test-localstack test-package image-try deploy-check local-cloud test-infra test-infra-often test-thorough mutants spark test-spark test-spark-often wheel package lint format soak soak-replicas fuzz sim sim-secured sim-transactions sim-cuts sim-rewrites sim-sweep sim-restore sim-plant bench bench-cleaning bench-cluster bench-cold bench-crowd bench-groups bench-latency bench-offload bench-partitions bench-readiness bench-refusals bench-replicas bench-restart bench-restore bench-sessions bench-spark bench-transactions fetch-tools fetch-infra clean
 
 help: ## List every recipe
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ test: install ## The tests, in 25 minutes on two cores: the pure ones first, the
 	$(PYTEST) -n $(JOBS) --dist worksteal tests/property tests/simulation $(OFTEN)
 	$(PYTEST) $(ANYWHERE) tests/mixed tests/cluster tests/process tests/clients tests/contract tests/node $(OFTEN)
 	$(PYTEST) $(AT_ONCE) tests/browser
+
+compile-tests: install ## Compile all tests once, as a clean clone has to: processes that begin together each do it for themselves
+	@$(PYTEST) --collect-only -q tests >.cache/collected || { cat .cache/collected; exit 1; }
 
 test-thorough: install ## What `make test` leaves out, as it takes long for what it finds
 	$(PYTEST) $(ANYWHERE) tests/mixed tests/cluster tests/process tests/clients tests/node tests/unit tests/property tests/simulation -m thorough
