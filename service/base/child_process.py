@@ -24,8 +24,10 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from service.base.errors import StorageError
 
-CHILD_NICE: Final = 10
-"""Leaves the child a tenth of a busy processor, as the log cleaner has it: its work must not stand still."""
+CHILD_NICE: Final = 19
+"""Leaves the child a sixtieth of each busy processor: its work must not stand still. It holds no lock that
+others wait for, so nothing is gained by more. Beside two such processes on two cores a loop's p99 was 0.7 to
+1.2 ms, at 10 it was 0.9 to 1.5, at 0 it was 4.4; nobody beside it: 0.6."""
 _HEAD: Final = struct.Struct(">I")
 _LOOK_S: Final = 0.5
 """Time between two looks at whether the call is cancelled, while the child is silent."""
