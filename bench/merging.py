@@ -7,8 +7,8 @@ alone, beside the merge, and beside the same work of a process that is not the n
 (`bench.foreign_merge`), which tells what two cores cannot give. Without Spark (`make spark`), and with
 `--rounds 0`, the count is left out, and said so.
 
-Small: `python -m bench.merging --objects 200 --rounds 1 --quiet-s 5 --grace-s 20`. Under two minutes:
-`python -m bench.merging --objects 3000 --rounds 0`.
+Small: `python -m bench.merging --objects 200 --rounds 1 --quiet-s 5 --grace-s 20`. Under two minutes, and
+without Spark: `python -m bench.merging --objects 3000`.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ VALUE_BYTES: Final = 1_000
 PACE: Final = 200
 """Records a second of the paced producer."""
 PATIENCE_S: Final = 3_600
+_WHOLE: Final = 10_000
 _STILL_S: Final = 10.0
 _OWN_HEADERS: Final = frozenset({"transfer-encoding", "connection", "content-length", "date", "server"})
 
@@ -88,11 +89,14 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--objects", type=int, default=10_000, help="objects of 100 KB (default: 10000)")
-    parser.add_argument("--rounds", type=int, default=3, help="counts by Spark, 0: none (default: 3)")
-    parser.add_argument("--quiet-s", type=float, default=20, help="measured time without a merge (20 s)")
+    parser.add_argument("--objects", type=int, default=_WHOLE, help="objects of 100 KB (default: 10000)")
+    parser.add_argument("--rounds", type=int, help="counts by Spark (default: 3 of 10000 objects, else 0)")
+    parser.add_argument("--quiet-s", type=float, default=15, help="measured time without a merge (15 s)")
     parser.add_argument("--grace-s", type=int, default=60, help="firn.remote.object.grace.ms (60 s)")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.rounds is None:
+        args.rounds = 3 if args.objects >= _WHOLE else 0
+    return args
 
 
 def run(args: argparse.Namespace, node: Node, store: Store, endpoint: str, spark: Any) -> int:
