@@ -1,7 +1,8 @@
 """Builds the per-record kernels with Cython where a C compiler is; says so and goes on where none is.
 
 The kernels (service/records/kernel.py, column_buffers.py, column_kernel.py, index_kernel.py, time_kernel.py,
-key_kernel.py, compaction_kernel.py, filter_kernel.py, erasure_kernel.py, commit_kernel.py)
+key_kernel.py, compaction_kernel.py, filter_kernel.py, prefix_kernel.py, key_walk_kernel.py,
+erasure_kernel.py, commit_kernel.py)
 are plain Python that Cython compiles to the same modules: nothing but speed depends on the compiled life.
 ``python setup.py build_ext --inplace`` puts them beside their sources.
 
@@ -31,6 +32,8 @@ NAMES = (
     "key_kernel",
     "compaction_kernel",
     "filter_kernel",
+    "prefix_kernel",
+    "key_walk_kernel",
     "erasure_kernel",
     "commit_kernel",
 )

@@ -26,6 +26,7 @@ import zstandard
 from service.base.errors import CorruptionError
 from service.base.types import Buffer
 from service.records.batch import CompressionType
+from service.records.prefix_kernel import inflate_start
 
 XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
@@ -51,6 +52,8 @@ _ZSTD_RUN: Final = 1
 """Type of a block that is one repeated byte."""
 _ZSTD_MOST_BLOCKS: Final = 1024
 """Frames of more blocks, maybe hostile, go to the general reader. A block inflates to 128 KiB at most."""
+_ZSTD_LARGE: Final = 64 << 10
+"""Size of a frame, compressed or not, of which a part is read as a stream."""
 _idle_contexts: Final[list[zstandard.ZstdDecompressor]] = []
 """Unused contexts; there are as many contexts as were ever used at the same time."""
 DEFAULT_LEVELS: Final = {CompressionType.GZIP: 6, CompressionType.LZ4: 9, CompressionType.ZSTD: 3}
@@ -78,6 +81,26 @@ def decompress(codec: CompressionType, data: Buffer, max_size: int) -> Buffer:
         return _DECOMPRESSORS[codec](data, max_size)
     except (zlib.error, cramjam.DecompressionError, zstandard.ZstdError, OSError) as error:
         raise CorruptionError(f"broken {codec.name.lower()} data: {error}") from None
+
+
+def first_bytes(codec: CompressionType, data: Buffer, size: int) -> Buffer | None:
+    """Return the first ``size`` bytes, or fewer, that ``data`` inflate to.
+
+    What comes after them may be damaged. None, or fewer than there are, where `decompress` has to say what
+    the data are. Of zstd there may be more: less than a block of it is not inflated.
+    """
+    if codec is CompressionType.NONE:
+        return data[:size]
+    if codec is CompressionType.GZIP:
+        try:
+            return zlib.decompressobj(wbits=_GZIP_WINDOW_BITS).decompress(data, size)
+        except zlib.error:
+            return None
+    if codec is CompressionType.ZSTD:
+        return _start_of_zstd(data, size)
+    start = memoryview(bytearray(size))
+    found = inflate_start(codec, data, start)
+    return start[:found] if found >= 0 else None
 
 
 def compress(codec: CompressionType, data: Buffer, level: int | None = None) -> Buffer:
@@ -261,6 +284,23 @@ def _inflate_frame(data: Buffer, max_size: int) -> bytes:
         context = zstandard.ZstdDecompressor(max_window_size=_ZSTD_KEPT_WINDOW)
     try:
         return context.decompress(data, max_output_size=max_size, allow_extra_data=False)
+    finally:
+        _idle_contexts.append(context)
+
+
+def _start_of_zstd(data: Buffer, size: int) -> bytes | None:
+    try:
+        context = _idle_contexts.pop()
+    except IndexError:
+        context = zstandard.ZstdDecompressor(max_window_size=_ZSTD_KEPT_WINDOW)
+    try:
+        if len(data) < _ZSTD_LARGE and zstandard.frame_content_size(data) <= _ZSTD_LARGE:
+            # A stream costs more to set up than so little costs to inflate.
+            return context.decompress(data, max_output_size=_ZSTD_LARGE)
+        with context.stream_reader(data) as reader:
+            return reader.read(size)
+    except zstandard.ZstdError:
+        return None
     finally:
         _idle_contexts.append(context)
 

@@ -65,12 +65,14 @@ class CopyState(IntEnum):
 
 
 class KeyWalk(IntEnum):
-    """Indexes of what `filter_kernel` notes of a walk."""
+    """Indexes of what `key_walk_kernel` notes of a walk."""
 
     KEYED = 0
     """number of records with a key"""
     BROKEN = 1
     """1 once a record did not parse: its key may be missing in the filter"""
+    LEFT = 2
+    """number of batches that the last walk has left to be inflated"""
 
 
 class Judging(IntEnum):

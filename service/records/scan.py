@@ -16,7 +16,7 @@ from service.base.errors import CorruptionError
 from service.base.types import Buffer
 from service.records import kernel
 from service.records.batch import CODEC_MASK, CODECS, CRC_START, HEADER_SIZE, LOG_OVERHEAD, size_at
-from service.records.compression import decompress
+from service.records.compression import decompress, first_bytes
 from service.records.kernel_status import BATCH_FIELDS, Status
 
 SMALL_BATCH_BYTES: Final = 16 * 1024
@@ -138,6 +138,16 @@ def inflated_records(scan: BatchScan, index: int, buf: Buffer, max_inflated_byte
         return decompress(CODECS[codec_id], memoryview(buf)[start:end], max_inflated_bytes)
     except CorruptionError:
         return None
+
+
+def first_inflated(scan: BatchScan, index: int, buf: Buffer, size: int) -> Buffer | None:
+    """Return the first bytes of the records of the compressed batch number ``index``, as
+    `compression.first_bytes` does."""
+    codec_id = scan.attributes[index] & CODEC_MASK
+    if codec_id >= len(CODECS):
+        return None
+    start, end = scan.positions[index] + HEADER_SIZE, scan.positions[index] + scan.sizes[index]
+    return first_bytes(CODECS[codec_id], memoryview(buf)[start:end], size)
 
 
 def _first_bad_crc(buf: Buffer, rows: array[int], crc_limit: int) -> int:

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 KERNELS: Final = (
     *("kernel", "column_buffers", "column_kernel", "time_kernel", "filter_kernel"),
-    *("key_kernel", "compaction_kernel", "erasure_kernel"),
+    *("prefix_kernel", "key_walk_kernel", "key_kernel", "compaction_kernel", "erasure_kernel"),
 )
 """Kernels in order of import."""
 SUFFIX: Final = EXTENSION_SUFFIXES[0]

@@ -33,6 +33,8 @@ KERNELS = (
     "key_kernel",
     "compaction_kernel",
     "filter_kernel",
+    "prefix_kernel",
+    "key_walk_kernel",
     "erasure_kernel",
     "commit_kernel",
 )

@@ -18,12 +18,15 @@ KERNELS = (
     "key_kernel",
     "compaction_kernel",
     "filter_kernel",
+    "prefix_kernel",
+    "key_walk_kernel",
     "erasure_kernel",
     "commit_kernel",
 )
 KERNEL_FILES = (
     *("__init__.py", "kernel_status.py", "without_cython.py"),
     *("kernel.pxd", "column_buffers.pxd", "key_kernel.pxd", "compaction_kernel.pxd"),
+    *("filter_kernel.pxd", "prefix_kernel.pxd"),
     *(f"{name}.py" for name in KERNELS),
 )
 

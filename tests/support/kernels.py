@@ -18,6 +18,8 @@ NAMES: Final = (
     "key_kernel",
     "compaction_kernel",
     "filter_kernel",
+    "prefix_kernel",
+    "key_walk_kernel",
     "erasure_kernel",
     "commit_kernel",
 )

@@ -18,27 +18,25 @@ from typing import Final
 
 from service.base.errors import CorruptionError
 from service.base.types import NO_TIMESTAMP, Buffer
-from service.records.batch import CODEC_MASK, CONTROL_FLAG
-from service.records.filter_kernel import (
-    BLOCK_BYTES,
-    BLOCK_WORDS,
-    add_batches,
-    add_records,
-    count_bits,
-    find_any,
-    fold,
-)
+from service.records.batch import CONTROL_FLAG
+from service.records.filter_kernel import BLOCK_BYTES, BLOCK_WORDS, count_bits, find_any, fold
 from service.records.kernel_status import COMPRESSED, KeyWalk
-from service.records.scan import BatchScan, inflated_records
+from service.records.key_walk_kernel import add_batches, add_records, add_start
+from service.records.scan import BatchScan, first_inflated, inflated_records
 from service.remote.format.segment_object import MAX_FILTER_BYTES
 
-FULL: Final = 0.01 ** (1 / BLOCK_WORDS)
+_BITS_OF_KEY: Final = 8
+FULL: Final = 0.01 ** (1 / _BITS_OF_KEY)
 """Share of set bits at which one of a hundred keys that no record has seems to be there: 56 %."""
 FILTER_HASH_BYTES: Final = 8
-_BITS_OF_WORD: Final = 32
+_WORDS: Final = "Q"
+"""Type of the arrays that filters are: two words of the format in each."""
+_BITS_OF_WORD: Final = 64
 _KEYS_OF_BLOCK: Final = 24
 """Records for each block of a filter that is built: as many different keys set 53 % of its bits. What it
 costs most is fresh memory, and memory that does not fit into caches."""
+_LOOKS: Final = (64, 1024)
+"""Bytes of a compressed record in which its key is looked for before the whole is inflated."""
 _LEAST_BLOCKS: Final = 128
 _FIRST_LOOK: Final = 1 << 21
 """Records with keys after which a filter of the largest size may be full."""
@@ -59,7 +57,7 @@ class KeyFilter:
     def open(cls, data: Buffer) -> KeyFilter:
         """Return the filter in a section whose checksum was verified. `CorruptionError` where it is none."""
         cls.check_size(len(data))
-        words = array("I", bytes(data))
+        words = array(_WORDS, bytes(data))
         if not any(words):
             raise CorruptionError("a key filter without keys")
         return cls(_swapped(words))
@@ -92,7 +90,7 @@ class KeysOfLog:
     def __init__(self, blocks: int, max_inflated_bytes: int) -> None:
         """Make a filter of this many blocks; with 0, keys are counted alone. Of a batch that inflates beyond
         `max_inflated_bytes` the keys are not known."""
-        self._words = array("I", (0,)) * (BLOCK_WORDS * blocks)
+        self._words = array(_WORDS, (0,)) * (BLOCK_WORDS * blocks)
         self._seen = array("q", bytes(8 * len(KeyWalk)))
         self._max_inflated = max_inflated_bytes
 
@@ -110,27 +108,38 @@ class KeysOfLog:
         """
         if not batches.batches:
             return NO_TIMESTAMP
-        least = array("q", bytes(8 * batches.batches))
-        add_batches(piece, batches.positions[0], batches.end, self._words, self._seen, least)
-        if any(kind & CODEC_MASK for kind in set(batches.attributes)):
-            self._add_compressed(piece, batches, least)
-        return NO_TIMESTAMP if NO_TIMESTAMP in least else min(least)
-
-    def _add_compressed(self, piece: memoryview, batches: BatchScan, least: array[int]) -> None:
-        for index, kind in enumerate(batches.attributes):
-            count, seen = batches.record_counts[index], self._seen
-            if not kind & CODEC_MASK or not count:
-                continue
+        seen = self._seen
+        least, left = array("q", bytes(8 * batches.batches)), array("q", bytes(8 * batches.batches))
+        add_batches(piece, batches.positions[0], batches.end, self._words, seen, least, left)
+        for index in left[: seen[KeyWalk.LEFT]]:
             if seen[KeyWalk.BROKEN] and (least[index] != COMPRESSED or NO_TIMESTAMP in least):
                 continue  # neither keys nor the least timestamp can come of it
-            records = inflated_records(batches, index, piece, self._max_inflated)
-            if records is None or kind & CONTROL_FLAG:  # no broker compresses a control batch
-                seen[KeyWalk.BROKEN] = 1
-            found = NO_TIMESTAMP
-            if records is not None:
-                found = add_records(records, count, batches.base_timestamps[index], self._words, seen)
-            if least[index] == COMPRESSED:
-                least[index] = found if found <= batches.max_timestamps[index] else NO_TIMESTAMP
+            if least[index] == COMPRESSED or not self._add_first(piece, batches, index):
+                self._add_inflated(piece, batches, index, least)
+        return NO_TIMESTAMP if NO_TIMESTAMP in least else min(least)
+
+    def _add_first(self, piece: memoryview, batches: BatchScan, index: int) -> bool:
+        """Add the key of a batch's only record, where its first bytes are enough for that."""
+        if batches.record_counts[index] != 1 or batches.attributes[index] & CONTROL_FLAG:
+            return False
+        for size in _LOOKS:
+            start = first_inflated(batches, index, piece, size)
+            if start is not None and add_start(start, self._words, self._seen):
+                return True
+            if start is None or len(start) < size:
+                break
+        return False
+
+    def _add_inflated(self, piece: memoryview, batches: BatchScan, index: int, least: array[int]) -> None:
+        seen, found = self._seen, NO_TIMESTAMP
+        records = inflated_records(batches, index, piece, self._max_inflated)
+        if records is None or batches.attributes[index] & CONTROL_FLAG:  # no broker compresses these
+            seen[KeyWalk.BROKEN] = 1
+        if records is not None:
+            count, base = batches.record_counts[index], batches.base_timestamps[index]
+            found = add_records(records, count, base, self._words, seen)
+        if least[index] == COMPRESSED:
+            least[index] = found if found <= batches.max_timestamps[index] else NO_TIMESTAMP
 
     def blocks(self) -> bytes:
         """Return the filter of the keys so far, in the size that it is built in."""
@@ -170,7 +179,7 @@ class KeyFilterBuilder(KeysOfLog):
         """Give the filter up if it is full; keys are counted all the same."""
         self._next_look = 2 * self._seen[KeyWalk.KEYED]
         if self._words and _share_of_bits(self._words) > FULL:
-            self._words = array("I")
+            self._words = array(_WORDS)
 
     def finish(self) -> bytes:
         """Return the section `key_filter`; empty without keys, and where there is no filter."""
@@ -193,7 +202,7 @@ def _share_of_bits(words: array[int]) -> float:
 def _folded(words: array[int], size: int) -> array[int]:
     if size == len(words):
         return words
-    out = array("I", bytes(words.itemsize * size))
+    out = array(_WORDS, bytes(words.itemsize * size))
     fold(words, out)
     return out
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.records import filter_kernel
+from service.records import filter_kernel, key_walk_kernel
 from service.records.batch import CompressionType
 from service.records.kernel_status import KeyWalk
 from service.records.scan import scan_batches
@@ -20,7 +20,7 @@ from tests.property.records.test_kernel_parity import payloads
 from tests.support.kernels import interpreted
 
 LIVES: list[dict[str, Any]] = [
-    {"filter_kernel": filter_kernel},
+    {"filter_kernel": filter_kernel, "key_walk_kernel": key_walk_kernel},
     *(interpreted(with_cython=found) for found in (True, False)),
 ]
 
@@ -45,10 +45,10 @@ def test_the_hash_is_xxhash64_in_all_lives(life: dict[str, Any]) -> None:
 def test_hashes_and_filters_are_the_same_bits(key: bytes, size: int, hashes: list[int]) -> None:
     answers = []
     for life in LIVES:
-        kernels, words = life["filter_kernel"], array("I", bytes(4 * size))
+        kernels, words = life["filter_kernel"], array("Q", bytes(4 * size))
         for one in (*hashes, kernels.xxhash64(key)):
             kernels.insert(words, one)
-        folded = array("I", bytes(4 * 8))
+        folded = array("Q", bytes(4 * 8))
         kernels.fold(words, folded)
         there = [kernels.find_any(words, array("Q", (one,))) for one in (*hashes, 5)]
         answers.append((list(words), list(folded), kernels.count_bits(words), there))
@@ -58,10 +58,10 @@ def test_hashes_and_filters_are_the_same_bits(key: bytes, size: int, hashes: lis
 
 
 def walked(life: dict[str, Any], log: bytes, blocks: int, room: int) -> tuple[Any, ...]:
-    words, seen = array("I", bytes(32 * blocks)), array("q", bytes(8 * len(KeyWalk)))
-    least = array("q", bytes(8 * room))
-    count = life["filter_kernel"].add_batches(log, 0, len(log), words, seen, least)
-    return count, list(words), list(seen), list(least)
+    words, seen = array("Q", bytes(32 * blocks)), array("q", bytes(8 * len(KeyWalk)))
+    least, left = array("q", bytes(8 * room)), array("q", bytes(8 * room))
+    count = life["key_walk_kernel"].add_batches(log, 0, len(log), words, seen, least, left)
+    return count, list(words), list(seen), list(least), list(left)
 
 
 @settings(max_examples=200, deadline=None)
@@ -89,12 +89,13 @@ def test_bad_records_are_noted_in_all_lives(log: bytes, data: st.DataObject) -> 
 def test_any_span_is_walked_alike(log: bytes, begin: int, end: int) -> None:
     answers: list[Any] = []
     for life in LIVES:
-        words, seen, least = array("I", bytes(64)), array("q", bytes(16)), array("q", bytes(8 * 8))
+        words, seen = array("Q", bytes(64)), array("q", bytes(8 * len(KeyWalk)))
+        least, left = array("q", bytes(8 * 8)), array("q", bytes(8 * 8))
         try:
-            count = life["filter_kernel"].add_batches(log, begin, end, words, seen, least)
+            count = life["key_walk_kernel"].add_batches(log, begin, end, words, seen, least, left)
         except IndexError as e:
             count = str(e)
-        answers.append((count, list(words), list(seen), list(least)))
+        answers.append((count, list(words), list(seen), list(least), list(left)))
     assert answers[1:] == answers[:-1]
 
 
@@ -106,8 +107,8 @@ def test_any_span_is_walked_alike(log: bytes, begin: int, end: int) -> None:
 def test_any_records_are_walked_alike(payload: tuple[bytes, int], base: int) -> None:
     answers = []
     for life in LIVES:
-        words, seen = array("I", bytes(64)), array("q", bytes(16))
-        least = life["filter_kernel"].add_records(*payload, base, words, seen)
+        words, seen = array("Q", bytes(64)), array("q", bytes(8 * len(KeyWalk)))
+        least = life["key_walk_kernel"].add_records(*payload, base, words, seen)
         answers.append((least, list(words), list(seen)))
     assert answers[1:] == answers[:-1]
 
@@ -117,10 +118,31 @@ def test_any_records_are_walked_alike(payload: tuple[bytes, int], base: int) -> 
 def test_any_bytes_are_no_records_in_all_lives(data: bytes, count: int, base: int) -> None:
     answers = []
     for life in LIVES:
-        words, seen = array("I", bytes(32)), array("q", bytes(8 * len(KeyWalk)))
-        least = life["filter_kernel"].add_records(data, count, base, words, seen)
+        words, seen = array("Q", bytes(32)), array("q", bytes(8 * len(KeyWalk)))
+        least = life["key_walk_kernel"].add_records(data, count, base, words, seen)
         answers.append((least, list(words), list(seen)))
     assert answers[1:] == answers[:-1]
+
+
+@settings(max_examples=200, deadline=None)
+@given(payloads(), st.integers(0, 80))
+def test_the_start_of_a_record_is_walked_alike_and_says_what_the_whole_says(
+    payload: tuple[bytes, int], cut: int
+) -> None:
+    """Of a record that parses, any start says nothing, or the same as the whole."""
+    data, count = payload
+    answers = []
+    for life in LIVES:
+        words, seen = array("Q", bytes(64)), array("q", bytes(8 * len(KeyWalk)))
+        done = life["key_walk_kernel"].add_start(data[:cut], words, seen)
+        answers.append((done, list(words), list(seen)))
+    assert answers[1:] == answers[:-1]
+    words, seen = array("Q", bytes(64)), array("q", bytes(8 * len(KeyWalk)))
+    key_walk_kernel.add_records(data, count, 0, words, seen)
+    if not answers[0][0]:
+        assert answers[0] == (False, [0] * 8, [0, 0, 0])
+    elif count == 1 and not seen[KeyWalk.BROKEN]:
+        assert answers[0] == (True, list(words), list(seen))
 
 
 @settings(max_examples=300, deadline=None)

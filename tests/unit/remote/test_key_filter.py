@@ -50,10 +50,10 @@ def false_share(key_filter: KeyFilter, tries: int = 20_000) -> float:
 
 
 def test_the_bits_are_parquets() -> None:
-    words = array("I", bytes(1024))
+    words = array("Q", bytes(1024))
     for key in (b"hello", b"parquet", b"bloom", b"filter"):
         insert(words, filter_hash(key))
-    bits = struct.pack("<256I", *words)
+    bits = struct.pack("<128Q", *words)
     blocks = {at // 32: bits[at : at + 32].hex() for at in range(0, 1024, 32) if any(bits[at : at + 32])}
     assert blocks == OF_PARQUET
 
@@ -64,10 +64,10 @@ def test_a_filter_is_that_of_its_keys_in_its_size(keys: int, size: int) -> None:
     log = keyed(numbers(0, keys))
     section = built(log, 1 << 21).finish()
     assert len(section) == size
-    words = array("I", bytes(size))
+    words = array("Q", bytes(size))
     for number in range(keys):
         insert(words, filter_hash(b"%d" % number))
-    assert section == struct.pack(f"<{len(words)}I", *words)
+    assert section == struct.pack(f"<{len(words)}Q", *words)
 
 
 @pytest.mark.parametrize("codec", list(CompressionType))
@@ -144,9 +144,11 @@ def test_records_that_do_not_parse_leave_no_filter(batch: bytes) -> None:
 
 
 def test_a_batch_that_inflates_beyond_the_bound_leaves_no_filter() -> None:
-    log = make_batch(0, [Pair(b"key", bytes(100_000))], codec=CompressionType.ZSTD)
-    builder = built(log, bound=50_000)
+    """Of one record the key is known all the same."""
+    one = Pair(b"key", bytes(100_000))
+    builder = built(make_batch(0, [one, one], codec=CompressionType.ZSTD), bound=50_000)
     assert (builder.keyed_record_count, builder.finish()) == (None, b"")
+    assert built(make_batch(0, [one], codec=CompressionType.ZSTD), bound=50_000).keyed_record_count == 1
 
 
 def test_too_many_keys_leave_no_filter_and_are_counted() -> None:

@@ -44,10 +44,10 @@ def keys_of_log() -> list[bytes]:
 
 def filter_of(keys: list[bytes]) -> bytes:
     """A filter in more blocks than a writer would choose."""
-    words = array("I", bytes(32 * 130))
+    words = array("Q", bytes(32 * 130))
     for key in keys:
         insert(words, filter_hash(key))
-    return struct.pack(f"<{len(words)}I", *words)
+    return struct.pack(f"<{len(words)}Q", *words)
 
 
 def scanned(data: bytes, **more: Any) -> ScannedLog:
