@@ -45,12 +45,13 @@ WORDS: Final = 4_000
 
 
 class Row(NamedTuple):
-    """Records of `size` bytes, `records` of them in a batch."""
+    """Records of `size` bytes, `records` of them in a batch. `is_stamped`: with the time of the append."""
 
     size: int
     records: int
     codec: CompressionType = CompressionType.NONE
     has_keys: bool = True
+    is_stamped: bool = False
 
 
 ROWS: Final = {
@@ -61,9 +62,14 @@ ROWS: Final = {
     "lz4-100": Row(100, 150, CompressionType.LZ4),
     "lz4-1000": Row(1000, 64, CompressionType.LZ4),
     "lz4-1000-alone": Row(1000, 1, CompressionType.LZ4),
+    "lz4-1000-stamped": Row(1000, 64, CompressionType.LZ4, is_stamped=True),
+    "snappy-1000-alone": Row(1000, 1, CompressionType.SNAPPY),
+    "gzip-1000-alone": Row(1000, 1, CompressionType.GZIP),
     "zstd-100": Row(100, 150, CompressionType.ZSTD),
     "zstd-1000": Row(1000, 64, CompressionType.ZSTD),
     "zstd-10000": Row(10_000, 10, CompressionType.ZSTD),
+    "zstd-1000-alone": Row(1000, 1, CompressionType.ZSTD),
+    "zstd-1000-stamped": Row(1000, 64, CompressionType.ZSTD, is_stamped=True),
 }
 
 
@@ -75,14 +81,14 @@ def segment_of(folder: Path, row: Row, size: int) -> Sealed:
     log = open_log(folder, segment_bytes=size)
     while not (sealed := log.sealed.describe_all()):
         first = log.log_end_offset
-        builder = BatchBuilder(codec=row.codec)
+        builder = BatchBuilder(codec=row.codec, log_append_time=START_MS if row.is_stamped else None)
         for number in range(first, first + row.records):
             at = random.randrange(len(pool) - row.size)
             key = b"customer-%08x" % (number * 2_654_435_761 % 2**32) if row.has_keys else None
             builder.add(START_MS + number // 10, key, pool[at : at + row.size])
         data = memoryview(builder.build())
         stamp(data, 0, first, 0)
-        newest = START_MS + (first + row.records - 1) // 10
+        newest = START_MS + (0 if row.is_stamped else (first + row.records - 1) // 10)
         log.append(ValidatedBatch(data, read_header(data), newest, 0, row.records), 0, START_MS)
     return sealed[0]
 
