@@ -27,6 +27,8 @@ ENDS = {
     "tiering/chain.py:append": "the pages of one version: it cannot be written without any of them",
     "tiering/chain.py:replace": "the pages of one version, as in `append`",
     "tiering/rewriting/run_source.py:batches": "the blocks of one segment: they are needed whole",
+    "tiering/rewriting/sample_check.py:check": "the objects of one report, which is published whole or not",
+    "tiering/rewriting/sample_check.py:_compare": "the parts of one block",
     "tiering/prefix_fence.py:update_cluster": "tries again at one object, `cluster.json`",
     "tiering/bucket_maintenance.py:_others_ahead": "`_doubtful_heads` goes on after each HEAD",
     "replicas/cut_tails.py:_segment_runs": "the blocks of one segment: the records are needed whole",

@@ -15,7 +15,8 @@ from service.remote.reading.log_scan import MAX_INFLATED_BYTES
 
 
 class KeyProof(KeysOfLog):
-    """Proof of one object: gets all of its batches, then `check` says what is wrong."""
+    """Proof of one object: gets all of its batches, then `check` says what is wrong; or a part of them, then
+    `check_part` says what is wrong whatever the others have."""
 
     def __init__(self, footer: Footer, key_filter: bytes | None) -> None:
         """`key_filter` is the object's section, verified; None where it has none."""
@@ -33,10 +34,20 @@ class KeyProof(KeysOfLog):
             raise CorruptionError(
                 f"{self.keyed_record_count} records have a key, the footer says {self._claimed}"
             )
+        self._check_filter(has_all=True)
+
+    def check_part(self) -> None:
+        """Raise `CorruptionError` unless count and filter may be those of these records and some others."""
+        found, claimed = self.keyed_record_count, self._claimed
+        if (found is None) != (claimed is None) or (found or 0) > (claimed or 0):
+            raise CorruptionError(f"{found} records have a key in a part, the footer says {claimed} of all")
+        self._check_filter(has_all=False)
+
+    def _check_filter(self, *, has_all: bool) -> None:
         if self._filter is None:
             return
         theirs, said = int.from_bytes(self.blocks()), int.from_bytes(self._filter)
         if lacking := (theirs & ~said).bit_count():
             raise CorruptionError(f"key_filter: lacks {lacking} bits of the keys of its records")
-        if beyond := (said & ~theirs).bit_count():
+        if has_all and (beyond := (said & ~theirs).bit_count()):
             raise CorruptionError(f"key_filter: has {beyond} bits of keys that no record has")

@@ -53,19 +53,7 @@ def prove_segment(
 
     Raises `CorruptionError`, and what `read` and the callbacks raise.
     """
-    for name, section in footer.sections.items():
-        crc = 0
-        for position in range(section.position, section.end, WINDOW_BYTES):
-            crc = crc32c(read(position, min(WINDOW_BYTES, section.end - position)), crc)
-        if crc != section.crc32c:
-            raise CorruptionError(f"{name}: wrong checksum")
-        if section.length % _ENTRY_SIZES.get(name, 1):
-            raise CorruptionError(f"{name}: {section.length} bytes are not whole entries")
-    history = footer.sections.get(EPOCH_HISTORY)
-    if history is not None and history.length <= MAX_HISTORY_BYTES:
-        decode_epoch_history(read(history.position, history.length), footer)
-    elif history is not None:
-        raise CorruptionError(f"an epoch history of {history.length} bytes")
+    _prove_sections(footer, read)
     if entry.generation:
         on_pieces = _EpochRanges(entry, on_pieces).check
     keys = _key_proof(footer, read)
@@ -89,6 +77,37 @@ def prove_segment(
     claimed = [(epoch, max(start, epochs[0][1])) for epoch, start in entry.leader_epochs]
     if claimed != epochs and not entry.generation:
         raise CorruptionError(f"leader epochs {epochs[:4]} in the batches, {claimed[:4]} in the manifest")
+
+
+def prove_sample(entry: SegmentEntry, footer: Footer, read: Read, blocks: Iterable[LogBlock]) -> None:
+    """Read the sections of a segment, and some blocks as `prove_segment` reads all of them.
+
+    Their keys have to be in the filter; whether it has others cannot be said. Raises as `prove_segment` does.
+    """
+    _prove_sections(footer, read)
+    keys = _key_proof(footer, read)
+    on_pieces = _EpochRanges(entry, None).check if entry.generation else None
+    for block in blocks:
+        data = memoryview(read(block.position, block.length))
+        _prove_block(entry.key, block, data, [], on_pieces, keys)
+    if keys is not None:
+        keys.check_part()
+
+
+def _prove_sections(footer: Footer, read: Read) -> None:
+    for name, section in footer.sections.items():
+        crc = 0
+        for position in range(section.position, section.end, WINDOW_BYTES):
+            crc = crc32c(read(position, min(WINDOW_BYTES, section.end - position)), crc)
+        if crc != section.crc32c:
+            raise CorruptionError(f"{name}: wrong checksum")
+        if section.length % _ENTRY_SIZES.get(name, 1):
+            raise CorruptionError(f"{name}: {section.length} bytes are not whole entries")
+    history = footer.sections.get(EPOCH_HISTORY)
+    if history is not None and history.length <= MAX_HISTORY_BYTES:
+        decode_epoch_history(read(history.position, history.length), footer)
+    elif history is not None:
+        raise CorruptionError(f"an epoch history of {history.length} bytes")
 
 
 def _key_proof(footer: Footer, read: Read) -> KeyProof | None:

@@ -164,6 +164,7 @@ class OutsideRewrites:
         return RangeAnswer(term.epoch, entry.version)
 
     async def _published(self, led: TieredPartition, report: RewriteReport) -> CatalogEntry:
+        report = report._replace(is_from_outside=True)
         outcome = self._submit(led.tip.topic_id, led.tip.partition, report)
         async with asyncio.timeout(ANSWER_S):
             return await asyncio.shield(outcome)

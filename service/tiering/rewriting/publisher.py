@@ -2,7 +2,8 @@
 
 A report waits here until the partition's archiver runs `Task.REWRITE`. Then everything is checked that a
 worker may have wrong: the intent is the image's and of this leader's epoch, the chain has the run's
-objects *now*, each new object is in the bucket and was made for this intent (`report_check`). What cannot be
+objects *now*, each new object is in the bucket and was made for this intent (`report_check`), and a sample of
+what another process has made is sound (`sample_check`). What cannot be
 published is refused, and its task is over; a store that does not answer is asked again a few times, then
 the worker is told and plans again: it does not wait for one partition while others could be rewritten. The
 proposal is settled as every other (`pending_commit`); its commit carries the intent's id and ends
@@ -16,6 +17,7 @@ from typing import Final
 
 from service.base.errors import CorruptionError, StorageError
 from service.remote.catalog import CatalogEntry, RewriteIntent, RewriteKind
+from service.remote.format.segment_object import OpenSegment
 from service.remote.reading.object_reader import open_footer
 from service.remote.stores.errors import ObjectNotFound
 from service.tiering import next_version
@@ -40,6 +42,7 @@ from service.tiering.rewriting.report_check import (
     check_rewritable,
 )
 from service.tiering.rewriting.rules import ChainRun
+from service.tiering.rewriting.sample_check import SampleCheck
 
 MOST_FAILURES: Final = 5
 """Failures in a row of a step of the partition that a report waits for."""
@@ -176,6 +179,7 @@ class PartitionRewriting:
         run = run_at(tip, manifest, context.chains.loader(tip), intent.base_offset, intent.last_offset)
         check_rewritable(run)
         check_report(report, intent, run)
+        opened = []
         for one in report.entries:
             progress.advance(1)
             try:
@@ -183,6 +187,9 @@ class PartitionRewriting:
             except (ObjectNotFound, CorruptionError) as e:
                 raise RewriteRefused(str(e)) from e
             check_object(one, footer, report, intent, context.cluster_id)
+            opened.append(OpenSegment(one, footer))
+        if report.is_from_outside:
+            SampleCheck(context.store, run, intent.kind, progress).check(opened, context.new_uuid().int)
         return run
 
     def _settled(

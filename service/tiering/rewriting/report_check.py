@@ -35,11 +35,12 @@ class NotPublished(StorageError):
 
 class RewriteReport(NamedTuple):
     """Result of a worker under an intent: the keys of the run's objects, and the entries of the new ones, in
-    the chain's order."""
+    the chain's order. `is_from_outside`: by a worker that is no part of the node."""
 
     rewrite_id: UUID
     old_keys: tuple[str, ...]
     entries: tuple[SegmentEntry, ...]
+    is_from_outside: bool = False
 
 
 def check_rewritable(run: ChainRun) -> None:
