@@ -140,4 +140,4 @@ OF_CUTS: Final[dict[str, Plant]] = {one.__name__: one for one in SIGNS_OF_CUTS}
 WITHIN_OF_CUTS: Final[dict[str, int]] = dict.fromkeys(OF_CUTS, 200)
 """Histories in which each is to be found. Measured from seed 1, at the latest: 1 without a gate and without
 a gap, 11 for tails that go too early, 13 for ends of any epoch, 45 for the metadata of one broker, 48 for a
-gate that forgets followers. HEADs that are not written again did not show within 50."""
+gate that forgets followers; and 2 for HEADs that are not written again, since late ones get in their way."""

@@ -185,6 +185,4 @@ SIGNS_OF_REWRITES: Final[dict[Plant, tuple[str, ...]]] = {
 """Each with the invariant that it breaks: what is lost shows to consumers, too."""
 OF_REWRITES: Final[dict[str, Plant]] = {one.__name__: one for one in SIGNS_OF_REWRITES}
 WITHIN_OF_REWRITES: Final[dict[str, int]] = dict.fromkeys(OF_REWRITES, 200)
-"""Histories in which each is to be found. Measured from seed 1, at the latest: 1 for commits without an
-intent, epochs of the first segment and lost null keys, 2 for an order that a restore forgets, 6 for one
-record more, 15 for a sweeper that ignores intents."""
+"""Histories in which each is to be found. `docs/simulator.md` says how soon they were."""

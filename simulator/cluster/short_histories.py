@@ -84,12 +84,12 @@ _LAST: Final[Mapping[tuple[str, ...], int]] = {
 """Windows of a short history with rewrites in which everything is lost."""
 _LOST_OF_TEN_REWRITES: Final = 3
 _ORDERS: Final[Mapping[tuple[str, ...], int]] = {
-    ("order_for_deposed_leader",): 1,
+    ("order_for_deposed_leader",): 2,
     ("order_amid_unclean_election",): 1,
     ("lead_with_old_disk",): 1,
 }
 """Histories of one order that one replica lacks: they make their own topic."""
-_OF_ORDERS_IN: Final = 8
+_OF_ORDERS_IN: Final = 4
 """One of so many short histories with rewrites is one of these."""
 
 
