@@ -116,15 +116,18 @@ def open_heir_chain(
     start = 0 if row is None else row.start
     epoch = MAX_EPOCH if row is None or row.leader_epoch == NO_LEADER else row.leader_epoch
     heir = heir_chain(of_cut, newest, empty, start, max(ends), load, epoch=epoch)
-    if row is not None and row.waits and heir.overlap is None and heir.end_offset < row.end:
-        # The chain of now may have lost what the cut has waited for; the manifest that had it is kept.
+    # Where HEAD is still of the cut's cluster, a tail that is gone was let go for a segment of this chain.
+    is_rewritten = problem is not None or (newest is not None and newest.cluster_id != cut.cluster_id)
+    may_lack = row is not None and (row.waits or is_rewritten)
+    if row is not None and may_lack and heir.overlap is None and heir.end_offset < row.end:
+        # The chain of now may have lost what stands for tails; the manifest that had it is kept.
         for between in _later_manifests(store, owners, place, row):
             found = heir_chain(of_cut, between, empty, start, max(ends), load, epoch=epoch)
             if found.end_offset >= row.end or found.overlap is not None:
                 heir = found._replace(is_published=False)
                 break
-    if row is not None and row.waits and heir.overlap is None and heir.end_offset < row.end:
-        # Once a restore has written HEAD again, no chain has the segment that the cut has waited for.
+    if row is not None and may_lack and heir.overlap is None and heir.end_offset < row.end:
+        # Once a restore has written HEAD again, no chain has the segment that stands for tails.
         overlap = _listed_overlap(store, place, heir.end_offset, row)
         heir = heir._replace(overlap=overlap)
     epochs = [one.leader_epoch for one in (newest, of_cut) if one is not None]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from service.base.world import system_world
 from tests.node.conftest import NodeThread, Talk
 from tests.node.test_erase_orders import GONE, KEPT, SETTINGS, firn, given, produce
 from tests.support.faults import Fault, Seen, fault_proxy
@@ -91,7 +92,8 @@ def is_gone(node: NodeThread, order: str, capsys: pytest.CaptureFixture[str]) ->
 
 def started(start: Start, store: Store, **more: str) -> NodeThread:
     settings = {key.replace(".", "_"): value for key, value in store.node_settings.items()}
-    return start(**{**SETTINGS, **settings, **more})
+    # The store has today's clock.
+    return start(system_world(), **{**SETTINGS, **settings, **more})
 
 
 def test_no_old_version_has_a_byte_of_a_key_once_the_order_is_gone(

@@ -128,10 +128,12 @@ class Cutting:
         tailed: Iterable[Replica] | None = None,
         says: Mapping[Replica, int] | None = None,
         leaderless: Mapping[Replica, int] | None = None,
+        let_go: Iterable[Replica] = (),
     ) -> CutRef:
         """Write a cut with these ends, and one tail that has what chains lack; `CUT` names it. `says`: up to
         where partitions are saved as the cut says, which await a segment with the rest. Nobody leads those
-        that are `leaderless`; the cut before ended where they say."""
+        that are `leaderless`; the cut before ended where they say. What was saved of those that are `let_go`
+        is gone, as a later segment has it."""
         world = self.world
         self.number += 1
         world.clock.advance(10_000)
@@ -142,7 +144,7 @@ class Cutting:
             entry = world.entry(replica)
             chain_end = 0 if entry is None else entry.end_offset
             is_saved = saves and replica not in waits and (tailed is None or replica in tailed)
-            data = between(log_bytes(replica), chain_end, end) if is_saved else b""
+            data = between(log_bytes(replica), chain_end, end) if is_saved and replica not in let_go else b""
             if data:
                 sections.append((place, data))
             start = (starts or {}).get(replica, replica.log.log_start_offset)

@@ -461,6 +461,28 @@ def test_cuts_that_waited_for_a_segment_which_reaches_beyond_are_not_called_comp
             assert plan.partitions[EVENTS, 0].loaded_end == plan.partitions[EVENTS, 0].end
 
 
+def test_an_heir_that_is_lost_before_it_has_loaded_leaves_the_segment_that_stands_for_a_tail(
+    tmp_path: Path,
+) -> None:
+    """The tail was let go for a segment that reaches beyond the cut; the heir's chain does without it."""
+    world = World(tmp_path / "disk", partitions=1)
+    world.topic_configs = {"events": TIERED}
+    world.fill(3)
+    world.run()
+    first = world.replicas[0]
+    first.append(3, world.clock.now_ms())
+    end = first.log.log_end_offset
+    Cutting(world, internal=internal_log()).cut({first: end}, let_go=[first])
+    world.fill(1, first)
+    world.run()
+    with ThreadPoolExecutor(1) as pool:
+        restored = run(world, pool).plan.partitions[EVENTS, 0]
+        again, plan = read_source(world.bucket, CutChoice(number=1), pool)
+        assert restored.segment_key
+        assert plan.partitions[EVENTS, 0].segment_key == restored.segment_key
+        assert (plan.partitions[EVENTS, 0].loaded_end, again.passed_over) == (end, ())
+
+
 def test_a_restore_that_goes_on_takes_no_other_time(world: World, pool: Executor) -> None:
     run(world, pool)
     with pytest.raises(ConfigError, match="taken over for cut 1"):
