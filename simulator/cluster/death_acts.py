@@ -6,7 +6,7 @@ A killed process loses nothing that it has written, so the restarted nodes lead 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Final
 
@@ -14,11 +14,13 @@ from simulator.cluster.examining import examine_all
 from simulator.cluster.room_acts import is_healthy
 from simulator.cluster.world import ClusterWorld
 from simulator.model import Violation
+from simulator.waiting import is_met
 
 BACK_S: Final = 40.0
 """Time for starts, a quorum, and the session of the node that stays down"""
 _IN_SYNC_S: Final = 10.0
 _LOOK_S: Final = 0.2
+_until: Final = partial(is_met, every_s=_LOOK_S)
 
 
 async def kill_all(world: ClusterWorld, random: Random) -> None:
@@ -55,11 +57,3 @@ def _without(world: ClusterWorld, *, all_in_sync: bool = False, away: int = -1) 
             if len(state.replicas) > 1 and not (is_led and is_whole):
                 found.append(f"{topic.name}-{index}")
     return found
-
-
-async def _until(seconds: float, condition: Callable[[], bool]) -> bool:
-    for _ in range(round(seconds / _LOOK_S)):
-        if condition():
-            return True
-        await asyncio.sleep(_LOOK_S)
-    return condition()

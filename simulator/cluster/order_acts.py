@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from random import Random
 from typing import Final
 from uuid import UUID
@@ -39,8 +40,10 @@ from simulator.model import TopicModel, Violation, brief
 from simulator.network import Link
 from simulator.store import Verdict
 from simulator.topics import NOBODY, configs_of
+from simulator.waiting import is_met
 
 _LOOK_S: Final = 0.1
+_until: Final = partial(is_met, every_s=_LOOK_S)
 _IN_SYNC_S: Final = 8.0
 _ELECTED_S: Final = 25.0
 """more than a session lasts, and an election"""
@@ -273,14 +276,6 @@ def _told(world: RewritingWorld, order_id: UUID, place: Key) -> frozenset[int]:
 
 def _other(world: RewritingWorld, state: Placed) -> Machine | None:
     return world.of_broker(next(one for one in state.replicas if one != state.leader))
-
-
-async def _until(seconds: float, condition: Callable[[], bool]) -> bool:
-    for _ in range(round(seconds / _LOOK_S)):
-        if condition():
-            return True
-        await asyncio.sleep(_LOOK_S)
-    return condition()
 
 
 ORDER_ACTS: Final[dict[str, Callable[[RewritingWorld, Random], Awaitable[None]]]] = {

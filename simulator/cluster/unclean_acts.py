@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from random import Random
 from typing import Final
 
@@ -14,8 +14,10 @@ from simulator.cluster.replicas import NOBODY as NOBODY_LEADS
 from simulator.cluster.world import ClusterWorld
 from simulator.model import TopicModel
 from simulator.topics import NOBODY, configs_of
+from simulator.waiting import is_met
 
 _LOOK_S: Final = 0.2
+_until: Final = partial(is_met, every_s=_LOOK_S)
 _IN_SYNC_S: Final = 5.0
 _ELECTED_S: Final = 15.0
 
@@ -48,14 +50,6 @@ async def elect_uncleanly(world: ClusterWorld, random: Random) -> None:
     number = int(follower.name[1:])
     await _until(_ELECTED_S, lambda: placed[key].leader == number)
     await start_again(world, random, leader)
-
-
-async def _until(seconds: float, condition: Callable[[], bool]) -> bool:
-    for _ in range(round(seconds / _LOOK_S)):
-        if condition():
-            return True
-        await asyncio.sleep(_LOOK_S)
-    return condition()
 
 
 UNCLEAN_ACTS: Final[dict[str, Callable[[ClusterWorld, Random], Awaitable[None]]]] = {
