@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import os
 import sys
 import time
@@ -32,8 +31,6 @@ from simulator.cluster.examining import revive
 from simulator.cluster.rewrite_acts import RewritingWorld, ask_keeper, new_order
 from simulator.cluster.world import START_S
 from simulator.faults import DrawnStoreFaults
-from simulator.loop import Stuck
-from simulator.machine import NodeLogs
 from simulator.model import TopicModel, Violation
 from simulator.store import Verdict
 from simulator.sweep import BROKEN, QUIET, TOLD, UNREACHED, Case, Forks, Result
@@ -263,31 +260,15 @@ class Player:
         self._faults = CallFaults(self.forks, seen)
         self._world = SweptWorld(work, self._faults)
         self.forks.loop = self._world.loop
-        self._lines: list[str] = []
 
     def play(self) -> list[Result]:
         """Play the work in this process, which `apart` ends afterwards."""
-        handlers = logging.getLogger("service").handlers
-        handler = next(one for one in handlers if isinstance(one, NodeLogs))
-        handler.on_line = lambda _, text: self._lines.append(text) if self.forks.case else None
-        problem: str | None = None
-        try:
-            self._world.run(self._main())
-        except (Violation, Stuck) as e:
-            problem = str(e)
-        except Exception as e:
-            if self.forks.case is None:
-                raise
-            problem = f"{type(e).__name__}: {e}"
-        case = self.forks.case
-        if case is not None:
-            outcome = TOLD if self._lines else QUIET
-            struck = " ".join(self._faults.call or ())
-            said = None if problem is None else f"{struck}: {problem}"
-            self.forks.end(Result(case, outcome if problem is None else BROKEN, said))
-        if problem is not None:
-            raise RuntimeError(f"the {self._work.name} fails without any fault: {problem}")
-        return [*self.forks.results, *self.forks.unreached()]
+        return self.forks.play(lambda: self._world.run(self._main()), self._result, self._work.name)
+
+    def _result(self, case: Case, problem: str | None, *, is_told: bool) -> Result:
+        if problem is None:
+            return Result(case, TOLD if is_told else QUIET, None)
+        return Result(case, BROKEN, f"{' '.join(self._faults.call or ())}: {problem}")
 
     async def _main(self) -> None:
         world, work = self._world, self._work

@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from errno import errorcode
 from pathlib import Path, PurePath
 from random import Random
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import service.inspect.fsck  # loaded once, before the first fork
 from simulator.apart import apart
@@ -83,6 +83,12 @@ class Result(NamedTuple):
     problem: str | None
 
 
+class ResultOf(Protocol):
+    """Returns the result of a case from what went wrong in its run, and whether the node logged anything."""
+
+    def __call__(self, case: Case, problem: str | None, *, is_told: bool) -> Result: ...
+
+
 class Forks:
     """The cases, by the call at which each begins. A process in which a case is played has no other."""
 
@@ -117,11 +123,31 @@ class Forks:
             self.results.append(pickle.loads(data) if data else died)
         return None
 
-    def unreached(self) -> Iterable[Result]:
-        """Cases whose call never came."""
-        return (Result(case, UNREACHED, None) for cases in self._waiting.values() for case in cases)
+    def play(self, run: Callable[[], None], result: ResultOf, name: str) -> list[Result]:
+        """Run it to its end, and return the results of all cases; a child sends its own, and ends here.
 
-    def end(self, result: Result) -> None:
+        Raises `RuntimeError` where it fails without any fault; `name` says what.
+        """
+        lines: list[str] = []
+        handler = next(one for one in logging.getLogger("service").handlers if isinstance(one, NodeLogs))
+        handler.on_line = lambda _, text: lines.append(text) if self.case else None
+        problem: str | None = None
+        try:
+            run()
+        except (Violation, Stuck) as e:
+            problem = str(e)
+        except Exception as e:
+            if self.case is None:
+                raise
+            problem = f"{type(e).__name__}: {e}"
+        if self.case is not None:
+            self._end(result(self.case, problem, is_told=bool(lines)))
+        if problem is not None:
+            raise RuntimeError(f"the {name} fails without any fault: {problem}")
+        unreached = (Result(case, UNREACHED, None) for cases in self._waiting.values() for case in cases)
+        return [*self.results, *unreached]
+
+    def _end(self, result: Result) -> None:
         """Send the result to the parent and end this child."""
         with os.fdopen(self._pipe, "wb") as pipe:
             pickle.dump(result, pipe)
@@ -252,30 +278,15 @@ class Player:
         self._world = _world(self._disk, self._store)
         self.forks.loop = self._world.loop
         self._world.troubled = True
-        self._lines: list[str] = []
         self._outcome = QUIET
 
     def play(self) -> list[Result]:
         """Play the workload in this process, which `apart` ends afterwards."""
-        handlers = logging.getLogger("service").handlers
-        handler = next(one for one in handlers if isinstance(one, NodeLogs))
-        handler.on_line = lambda _, text: self._lines.append(text) if self.forks.case else None
-        problem: str | None = None
-        try:
-            self._world.run(self._main())
-        except (Violation, Stuck) as e:
-            problem = str(e)
-        except Exception as e:
-            if self.forks.case is None:
-                raise
-            problem = f"{type(e).__name__}: {e}"
-        case = self.forks.case
-        if case is not None:
-            outcome = TOLD if self._outcome == QUIET and self._lines else self._outcome
-            self.forks.end(Result(case, outcome if problem is None else BROKEN, problem))
-        if problem is not None:
-            raise RuntimeError(f"the workload fails without any fault: {problem}")
-        return [*self.forks.results, *self.forks.unreached()]
+        return self.forks.play(lambda: self._world.run(self._main()), self._result, "workload")
+
+    def _result(self, case: Case, problem: str | None, *, is_told: bool) -> Result:
+        outcome = TOLD if self._outcome == QUIET and is_told else self._outcome
+        return Result(case, outcome if problem is None else BROKEN, problem)
 
     async def _main(self) -> None:
         world, forks = self._world, self.forks
