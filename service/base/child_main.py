@@ -14,7 +14,7 @@ from typing import Any, Final
 from service.base.child_process import CallFailure, CallMessage, CallResult, ChildEnded, FrameChannel
 
 _OOM_SCORE: Final = "500"
-"""Where memory is short the child is killed, and not the node."""
+"""Makes the kernel kill the child before the node where memory is short."""
 
 
 def main() -> int:
