@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,18 @@ from tests.spark.filling import Filled, fill
 from tests.spark.growing import Growing, growing
 from tests.support.spark import connector_jars
 from tests.support.stores import CREDENTIALS, Store, folder_store, new_bucket
+
+
+class _WithoutSpark(pytest.Module):
+    def collect(self) -> Iterator[pytest.Item]:
+        pytest.skip("pyspark is not installed: make spark", allow_module_level=True)
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    """Skip the tests of this folder where Spark is not installed, before one of them imports it."""
+    if importlib.util.find_spec("pyspark") is not None:
+        return None
+    return _WithoutSpark.from_parent(parent, path=module_path)
 
 
 @pytest.fixture(scope="session")

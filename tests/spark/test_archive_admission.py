@@ -16,7 +16,6 @@ from service.remote.format.keys import TOPICS_KEY
 from tests.spark.growing import Growing
 from tests.support.processes import wait_until
 
-pytest.importorskip("pyspark", reason="pyspark is not installed: pip install -e '.[test,spark]'")
 pytestmark = pytest.mark.timeout(600)
 
 

@@ -17,7 +17,6 @@ from tests.spark.killing import PATIENCE_S, Job, kill_often, seeded
 from tests.support.processes import REPOSITORY, end, wait_until
 from tests.support.terminal import Terminal
 
-pytest.importorskip("pyspark", reason="pyspark is not installed: pip install -e '.[test,spark]'")
 pytestmark = pytest.mark.timeout(1200)
 
 SMALL = ("--master", "local[2]", "--conf", "spark.ui.enabled=false", "--conf", "spark.driver.memory=600m")

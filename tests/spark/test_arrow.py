@@ -6,6 +6,7 @@ import subprocess
 import sys
 from array import array
 
+import pyarrow as pa
 import pytest
 
 from service.base.errors import ConfigError, CorruptionError
@@ -14,13 +15,10 @@ from service.records.columns import ColumnDecoder
 from service.spark.schema import COLUMNS, HEADERS, NEVER_NULL, ReadColumn, schema_ddl
 from tests.support.processes import REPOSITORY
 
-pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install -e '.[test,spark]'")
-
 ALL = [ReadColumn(name) for name in (*COLUMNS, HEADERS)]
 
 
 def test_the_arrow_schema_is_the_one_that_spark_compares_with() -> None:
-    pytest.importorskip("pyspark")
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import (
         ArrayType,

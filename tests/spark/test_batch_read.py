@@ -10,15 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import errors
 
 from tests.spark.conftest import read
 from tests.spark.filling import PARTITIONS, START_MS, Filled, Row
 from tests.spark.frames import COLUMNS, rows_of
 from tests.support.stores import Store, folder_store
-
-errors = pytest.importorskip(
-    "pyspark.errors", reason="pyspark is not installed: pip install -e '.[test,spark]'"
-)
 
 Load = Callable[..., Any]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -21,8 +21,6 @@ from tests.spark.filling import Filled
 from tests.spark.standalone import Cluster, clean_environment, python_without_the_package, standalone
 from tests.support.processes import REPOSITORY
 
-pytest.importorskip("pyspark", reason="pyspark is not installed: pip install -e '.[test,spark]'")
-
 pytestmark = pytest.mark.timeout(600)  # three JVMs start for each job, on any machine
 
 PAGE = (REPOSITORY / "docs" / "spark-clusters.md").read_text("utf-8")

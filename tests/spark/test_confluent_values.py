@@ -19,7 +19,6 @@ from tests.spark.growing import Growing
 from tests.support.schema_registry import Registry, schema_registry
 from tests.support.tiers import settle
 
-pytest.importorskip("pyspark", reason="pyspark is not installed: pip install -e '.[test,spark]'")
 pytestmark = pytest.mark.timeout(600)
 
 

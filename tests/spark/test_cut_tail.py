@@ -12,8 +12,6 @@ from tests.support.cut_archives import CutWriter, row
 from tests.unit.spark.bucket import Bucket, marker, transactional
 from tests.unit.spark.test_cut_tail import saved, ten
 
-pytest.importorskip("pyspark", reason="pyspark is not installed: pip install -e '.[test,spark]'")
-
 
 class Folder:
     """A bucket in a folder, with a cut behind its chain."""

@@ -29,8 +29,6 @@ from tests.support.stores import Store, folder_store
 from tests.support.tiers import EARLIEST, offset, settle
 from tests.support.world import WORLD
 
-pytest.importorskip("pyspark", reason="pyspark is not installed: make spark")
-
 SEED = 11
 ISOLATION = ("read_committed", "read_uncommitted")
 

@@ -22,7 +22,6 @@ from tests.support.spark_examples import PYTHON, LakeSession, need_packages, nee
 from tests.support.spark_process import SparkProcess
 from tests.support.tiers import LATEST, offset, settle
 
-pytest.importorskip("pyspark", reason="pyspark is not installed: pip install -e '.[test,spark]'")
 pytestmark = pytest.mark.timeout(600)
 
 RUN_HERE: Final = {

@@ -6,12 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import errors
 
 from tests.spark.growing import Growing
-
-errors = pytest.importorskip(
-    "pyspark.errors", reason="pyspark is not installed: pip install -e '.[test,spark]'"
-)
 
 
 def test_a_frame_stays_with_what_its_first_action_found(spark: Any, grown: Growing) -> None:

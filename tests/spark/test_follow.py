@@ -10,13 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.processes import wait_until
-from tests.support.terminal import Terminal
-
-pytest.importorskip("pyspark", reason="pyspark is not installed: pip install -e '.[test,spark]'")
-
 from service.pipelines.follow import Interrupts, Rows, records_left
 from service.pipelines.job import ProgressLine
+from tests.support.processes import wait_until
+from tests.support.terminal import Terminal
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from tests.spark.growing import Growing, each_once
 from tests.spark.killing import Job, kill_often, seeded
 from tests.support.iceberg import ENV, IcebergSession, need_iceberg, settings
 
-pytest.importorskip("pyspark", reason="pyspark is not installed: pip install -e '.[test,spark]'")
 pytestmark = pytest.mark.timeout(1200)
 
 TABLE = "lake.db.rows"

@@ -9,16 +9,13 @@ from typing import Any
 import pytest
 
 from service.base.errors import ConfigError
+from service.pipelines.checkpoint import Checkpoint
+from service.pipelines.inference import kept_schema, sample_options
 from service.spark.options import parse_options
+from service.spark.parts import open_archive
 from service.spark.plan.ranges import resolve_ranges
 from tests.spark.desk import Desk, desk_with_readings
 from tests.spark.filling import Filled
-
-pytest.importorskip("pyspark", reason="pyspark is not installed: pip install -e '.[test,spark]'")
-
-from service.pipelines.checkpoint import Checkpoint
-from service.pipelines.inference import kept_schema, sample_options
-from service.spark.parts import open_archive
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,6 @@ import pytest
 from tests.spark.filling import Filled
 from tests.support.processes import REPOSITORY
 
-pytest.importorskip("pyspark", reason="pyspark is not installed: pip install -e '.[test,spark]'")
-
 pytestmark = pytest.mark.timeout(600)
 
 STOCK = """

@@ -8,8 +8,6 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from service.pipelines.replay_claim import Attempts, AttemptSuperseded
 from service.pipelines.replay_state import Part, PartState
 from service.pipelines.replay_task import Replayer, ReplayWork, open_state
@@ -22,8 +20,6 @@ from tests.spark.filling import Row
 from tests.spark.growing import Growing
 from tests.spark.killing import Job
 from tests.support.processes import wait_until
-
-pytest.importorskip("pyspark", reason="pyspark is not installed: make spark")
 
 RECORDS = 4000
 PER_SECOND = 1000

@@ -13,8 +13,6 @@ import pytest
 from tests.spark.growing import Growing, each_once
 from tests.spark.killing import Job, kill_often, seeded
 
-pytest.importorskip("pyspark", reason="pyspark is not installed: pip install -e '.[test,spark]'")
-
 
 def each_offset_once(
     spark: Any,

@@ -6,13 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, InputPartition
 
 from tests.spark.conftest import read
 from tests.spark.filling import Filled
-
-pytest.importorskip("pyspark", reason="pyspark is not installed: pip install -e '.[test,spark]'")
-
-from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, InputPartition
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 COLUMNS = "topic string, partition int, offset bigint, timestamp timestamp"

@@ -21,8 +21,6 @@ from tests.support.clients import Admin
 from tests.support.processes import Node, free_port, wait_until
 from tests.support.tiers import LATEST, offset, settle
 
-pytest.importorskip("pyspark", reason="pyspark is not installed: make spark")
-
 RECORDS = 700
 NUMBERS = 400_000
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import errors
 
 from tests.spark.conftest import read
 from tests.spark.filling import Filled, Row
@@ -20,8 +21,6 @@ from tests.spark.frames import rows_of
 from tests.support.faults import Fault, FaultProxy, Seen, fault_proxy
 from tests.support.processes import wait_until
 from tests.support.stores import ACCESS, SECRET, Store
-
-errors = pytest.importorskip("pyspark.errors", reason="pyspark is not installed: make spark")
 
 SHORT_S, LONG_S = 12.0, 60.0
 PROFILE = "[{}]\naws_access_key_id={}\naws_secret_access_key=secret\n"

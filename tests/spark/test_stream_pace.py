@@ -7,15 +7,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.spark.filling import PARTITIONS, Filled
 from tests.spark.growing import Growing, each_once
 from tests.spark.test_streaming import Stream
 from tests.support.faults import FaultProxy
 from tests.support.processes import wait_until
-
-pytest.importorskip("pyspark", reason="pyspark is not installed: pip install -e '.[test,spark]'")
 
 
 def test_an_idle_stream_asks_the_store_once_in_its_interval(

@@ -6,14 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import errors
 
 from tests.spark.growing import Growing, each_once
 from tests.spark.test_streaming import Stream
 from tests.support.processes import wait_until
-
-errors = pytest.importorskip(
-    "pyspark.errors", reason="pyspark is not installed: pip install -e '.[test,spark]'"
-)
 
 
 def listed_id(grown: Growing, topic: str) -> str:

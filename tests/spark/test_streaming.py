@@ -8,14 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import errors
 
 from service.spark.stream.offsets import OWN_KEY
 from tests.spark.growing import Growing, each_once
 from tests.support.processes import wait_until
-
-errors = pytest.importorskip(
-    "pyspark.errors", reason="pyspark is not installed: pip install -e '.[test,spark]'"
-)
 
 
 class Stream:

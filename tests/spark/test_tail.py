@@ -17,9 +17,6 @@ from tests.spark.test_streaming import Stream, pairs_of
 from tests.support.processes import wait_until
 from tests.support.tiers import settle
 
-errors = pytest.importorskip(
-    "pyspark.errors", reason="pyspark is not installed: pip install -e '.[test,spark]'"
-)
 ALL = "key binary, partition int, offset long"
 
 

@@ -28,7 +28,6 @@ from tests.support.processes import Node, free_port, wait_until
 from tests.support.stores import folder_store
 from tests.support.tiers import LATEST, offset, settle
 
-pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install -e '.[test,spark]'")
 TOTAL = len(CODECS) * ROWS_PER_CODEC
 
 

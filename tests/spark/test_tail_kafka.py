@@ -17,7 +17,6 @@ from tests.support.requirements import need_kafka_tools
 from tests.support.secured_kafka import LOGINS, make_pem, secured_kafka
 from tests.support.tiers import EARLIEST, LATEST, offset
 
-pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install -e '.[test,spark]'")
 pytestmark = pytest.mark.java
 
 

@@ -30,8 +30,6 @@ from tests.support.stores import Store, folder_store
 from tests.support.tiers import LATEST, offset
 from tests.support.world import WORLD
 
-pytest.importorskip("pyspark", reason="pyspark is not installed: make spark")
-
 pytestmark = pytest.mark.java
 SEGMENT_MS = 300_000
 COMMITTED = {"isolationLevel": "read_committed", "includeHeaders": "true"}
