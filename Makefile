@@ -48,7 +48,7 @@ test: install ## The tests, in 25 minutes on two cores: the pure ones first, the
 	$(PYTEST) $(AT_ONCE) tests/browser
 
 compile-tests: install ## Compile all tests once, as a clean clone has to: processes that begin together each do it for themselves
-	@$(PYTEST) --collect-only -q tests >.cache/collected || { cat .cache/collected; exit 1; }
+	@mkdir -p .cache && $(PYTEST) --collect-only -q tests >.cache/collected || { cat .cache/collected; exit 1; }
 
 test-thorough: install ## What `make test` leaves out, as it takes long for what it finds
 	$(PYTEST) $(ANYWHERE) tests/mixed tests/cluster tests/process tests/clients tests/node tests/unit tests/property tests/simulation -m thorough
