@@ -340,7 +340,8 @@ def run(world: World, arguments: argparse.Namespace) -> bool:
     judged: dict[int, list[str]] = {}
     wait_until("a cut with all topics", world.has_cut, 300, 1.0)
     began = time.monotonic()
-    while len(judged) < arguments.disasters:
+    # Of `--many` each cut counts; else each disaster, also one that came before there was another cut.
+    while len(judged if arguments.many else backs) < arguments.disasters:
         time.sleep(arguments.between * (0.5 + chance.random()))
         acknowledged = sum(len(chain.acknowledged) for chain in world.chains)
         back = world.disaster(print if arguments.story else lambda _: None)

@@ -20,7 +20,7 @@ from service.base.types import TopicIdPartition
 from service.config.settings import LogConfig
 from service.hot.retention import limits_of
 from service.partition.unified_log import UnifiedLog
-from service.remote.catalog import CatalogEntry
+from service.remote.catalog import CatalogEntry, LoadedCut
 
 _log = logging.getLogger("service.partition.partition")
 
@@ -71,6 +71,8 @@ class PartitionArchive:
         self.loads_to: int | None = None
         """where the log goes on once the tails of a restore are loaded, up to which they are missing; None
         where nothing is loaded"""
+        self.loaded: LoadedCut | None = None
+        """what this node has loaded into the log since it leads the partition"""
         self.loader: TailWatcher | None = None
         """who loads them, if this node does"""
 

@@ -168,6 +168,7 @@ class Partition:
             return
         self._leader_epoch = leader_epoch
         self.is_leader = False
+        self.archive.loaded = None  # the log may be truncated from now on
         self.gate.forget(self)
         self._step_down(ErrorCode.not_leader_or_follower)
 

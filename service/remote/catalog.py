@@ -188,6 +188,14 @@ class CatalogCommit(NamedTuple):
     rewrite_id: UUID | None = None
 
 
+class LoadedCut(NamedTuple):
+    """Records that a restore has loaded into a log from tails: below `end_offset` those of this cut have all
+    that the chain lacks."""
+
+    cut_id: UUID
+    end_offset: int
+
+
 class LoadedTail(NamedTuple):
     """A restored partition whose tails its leader, in this epoch, has in its log, as have all in-sync
     replicas."""

@@ -31,8 +31,9 @@ from service.metadata.image import MetadataImage, RestoredTail
 from service.partition.partition import Partition
 from service.records.compaction import filling_batch
 from service.records.scan import BatchScan, scan_batches
-from service.remote.catalog import LoadedTail
+from service.remote.catalog import LoadedCut, LoadedTail
 from service.remote.format.cut_codec import Place
+from service.remote.format.keys import CutKey, parse_key
 from service.remote.metrics import TailLoadMetrics
 from service.remote.reading.tail_records import TailRun
 from service.remote.stores.store import ObjectStore
@@ -266,7 +267,8 @@ class TailLoader:
     async def _load(self, job: _Job) -> None:
         """Append what the log lacks, and sync it. Raises the errors of the store, the bucket's documents and
         the disk."""
-        log, tail = job.partition.log, job.tail
+        log, tail, archive = job.partition.log, job.tail, job.partition.archive
+        archive.loaded = None
         if (life := self._image().life) != self._checked_life:
             await self._on_thread(check_has_no_cut, self._store, life)
             self._checked_life = life
@@ -287,6 +289,9 @@ class TailLoader:
         await self._logs.flush(log)
         if self._is_wanted(job):
             _log.info("%s: its tail is loaded, its log goes on at offset %d", job.tip, tail.go_on)
+            cut = parse_key(tail.cut_key)
+            if tails is not None and not orders and isinstance(cut, CutKey):
+                archive.loaded = LoadedCut(cut.uuid, tail.end_offset)
             job.is_loaded = True
             self._failures.pop(job.tip, None)
             self.metrics.problems.pop(str(job.tip), None)

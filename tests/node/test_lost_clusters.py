@@ -14,10 +14,12 @@ from service.base.world import system_world
 from service.cli.dev_nodes import agree_on_ports, plan_nodes
 from service.cli.main import main
 from service.inspect.fsck import fsck
+from service.remote.format.tail_object import TailFooter
 from service.remote.reading.object_reader import open_cluster_file
-from service.remote.reading.tails import open_cuts, open_named_cut
+from service.remote.reading.tails import open_cuts, open_named_cut, open_tail
 from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.obstore_store import open_store
+from service.remote.stores.store import ObjectStore
 from service.replicas.tail_loading import TailLoader
 from tests.node.conftest import NodeThread, Talk
 from tests.node.heirs import Nodes
@@ -53,6 +55,13 @@ def cut_has(bucket: Path, nodes: Nodes, end: int) -> bool:
     rows = cut.topics.get(nodes.image.topics_by_name["t"].id, ())
     groups = cut.topics.get(nodes.image.topics_by_name["__consumer_offsets"].id, ())
     return bool(rows) and rows[0].end >= end and any(row.end for row in groups)
+
+
+def tails_of(store: ObjectStore, cluster_id: str) -> list[TailFooter]:
+    """The footers of tails of the newest cut that this cluster has written."""
+    cut = open_named_cut(store, open_cuts(store).newest)
+    footers = [open_tail(store, ref) for ref in cut.tails]
+    return [one for one in footers if one.cluster_id == cluster_id]
 
 
 class RestoredNodes(Nodes):
@@ -127,12 +136,17 @@ def test_a_lost_node_comes_back_from_its_own_cuts(
     wait_until("a cut of the heir", lambda: cut_has(bucket, heir, go_on + 1), 60)
     heir.stop()
     assert fsck(store).errors == []
+    saved = [one for tail in tails_of(store, cluster_id) for one in tail.sections if one.topic_id == topic_id]
+    assert min((one.first_offset for one in saved), default=0) == 43, (
+        "the source's tails have what was loaded"
+    )
     # A second disaster: what the heir took is there, too.
     cluster_id, file = applied(tmp_path, capsys, "--take-over", "--force")
     again = RestoredNodes(tmp_path / "again", 1, bucket, cluster_id, file)
     clusters.append(again.start())
     all_is_served(again)
     assert again.talk("t", 0, lambda talk: list_offset(talk, -1).offset) == go_on + 1 + GAP
+    assert read(again, 42) == seen
 
 
 @pytest.mark.thorough

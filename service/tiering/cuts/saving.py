@@ -20,7 +20,7 @@ from service.base.slices import Slice
 from service.base.steps import Steps
 from service.base.types import TopicIdPartition
 from service.config.settings import LogConfig
-from service.remote.catalog import CatalogEntry
+from service.remote.catalog import CatalogEntry, LoadedCut
 from service.remote.format.cut_codec import Place, TailRef
 from service.remote.stores.errors import ObjectNotFound
 from service.tiering.archive_attempt import TieringContext
@@ -91,6 +91,14 @@ class TailedLog(Protocol):
         """Tells whether its disk is from before an order of erasure that is done."""
 
 
+class PartOfArchive(Protocol):
+    """Archive of one partition."""
+
+    @property
+    def loaded(self) -> LoadedCut | None:
+        """What a restore has loaded into its log, from the tails of a cut."""
+
+
 class TailedPartition(Protocol):
     """One partition that this broker leads."""
 
@@ -102,6 +110,8 @@ class TailedPartition(Protocol):
     def leader_epoch(self) -> int: ...
     @property
     def log(self) -> TailedLog: ...
+    @property
+    def archive(self) -> PartOfArchive: ...
     @property
     def config(self) -> LogConfig: ...
 
@@ -237,7 +247,7 @@ class TailSaver:
         for one in strangers:
             if piece.is_over():
                 await piece.next_turn()
-            self._progress.partitions[one.place] = self._adopted(one, document, now_ms)
+            self._progress.partitions[one.place] = self._adopted(one, newest_id, document, now_ms)
 
     async def _newest(self) -> NewestDocument:
         """Return the newest cut's document; an empty one, and so all is saved anew, where it is damaged."""
@@ -248,11 +258,16 @@ class TailSaver:
             log.warning("what earlier leaders have saved of this broker's partitions is saved again: %s", e)
             return NO_DOCUMENT
 
-    def _adopted(self, one: TakenEnd, document: NewestDocument, now_ms: int) -> TailProgress:
-        local, row = one.partition.log, document.row(*one.place)
+    def _adopted(
+        self, one: TakenEnd, newest_id: UUID | None, document: NewestDocument, now_ms: int
+    ) -> TailProgress:
+        local, row, loaded = one.partition.log, document.row(*one.place), one.partition.archive.loaded
         chain_end = self._chain_end(one.place)
         saved = Saved(chain_end, chain_end, -1)
-        if row is not None:
+        if loaded is not None and loaded.cut_id == newest_id:
+            last_epoch = local.epochs.epoch_at(loaded.end_offset - 1)
+            saved = Saved(loaded.end_offset, chain_end, last_epoch).behind(chain_end)
+        elif row is not None:
             known = local.epochs.epoch_at(row.saved - 1) if row.saved else -1
             told = Saved(row.saved, row.saved_high, row.last_epoch)
             saved = adopted(told, None if known < 0 else known, chain_end, local.log_end_offset)

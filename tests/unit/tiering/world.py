@@ -20,7 +20,7 @@ from service.config.settings import LogConfig
 from service.hot.log import LocalLog
 from service.inspect.fsck import fsck
 from service.records.batch import iter_headers
-from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult, Tombstone
+from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult, LoadedCut, Tombstone
 from service.remote.format.keys import HeadKey
 from service.remote.format.manifest import (
     Manifest,
@@ -236,6 +236,7 @@ class Replica:
         self.published, self.is_leader = 0, True
         self.on_stable: Callable[[], None] | None = None
         self.problem: str | None = None
+        self.loaded: LoadedCut | None = None
         self.was_judged = False  # HEAD was compared with the metadata: `problem` says what came of it
 
     @property
