@@ -151,27 +151,37 @@ class Echo(threading.Thread):
         self._producer = confluent_kafka.Producer(
             {"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0, "message.timeout.ms": 5_000}
         )
-        self.group, self._paused = group, paused
-        self._consumer = confluent_kafka.Consumer(
+        self._address, self.group, self._paused = bootstrap, group, paused
+        self._consumer = self._joined()
+        self._before: list[confluent_kafka.Consumer] = []
+        self.rejoins = False
+
+    def _joined(self) -> confluent_kafka.Consumer:
+        consumer = confluent_kafka.Consumer(
             {
-                "bootstrap.servers": bootstrap,
-                "group.id": group,
+                "bootstrap.servers": self._address,
+                "group.id": self.group,
+                "group.instance.id": "echo",
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
                 "session.timeout.ms": 10_000,
             }
         )
-        self._consumer.subscribe([CHAINS])
-        self.goes_back = False
-        """its position is that of a lost cluster"""
+        consumer.subscribe([CHAINS])
+        return consumer
 
     def run(self) -> None:
         while not self._paused.over.is_set():
             with self._paused as may_run:
                 if not may_run:
                     break
-                if self.goes_back:
-                    self.goes_back = not self._go_back()
+                if self.rejoins:
+                    # Its position is that of the lost cluster; what it answered there may be lost. The new
+                    # consumer takes its place by the instance's id. It is not closed, as close, unsubscribe
+                    # and seek may wait for a coordinator that is gone, and keep all of Python waiting.
+                    self.rejoins = False
+                    self._before.append(self._consumer)
+                    self._consumer = self._joined()
                 message = self._consumer.poll(0.2)
                 if message is None or message.error() is not None:
                     continue
@@ -189,19 +199,6 @@ class Echo(threading.Thread):
                     self._consumer.commit(message, asynchronous=False)
                 except confluent_kafka.KafkaException:
                     continue  # the next commit covers it; a member of a group that is gone joins again
-        self._consumer.close()
-
-    def _go_back(self) -> bool:
-        """Go on from what the group has committed, as answers that were given behind it may be lost; return
-        whether that was done. The same consumer: to close it, or to unsubscribe, may wait for the
-        coordinator, and keep all threads of Python waiting."""
-        try:
-            for one in self._consumer.committed(self._consumer.assignment(), 60):
-                place = confluent_kafka.TopicPartition(one.topic, one.partition, max(one.offset, 0))
-                self._consumer.seek(place)
-        except confluent_kafka.KafkaException:
-            return False  # between two assignments
-        return True
 
 
 def is_answered(value: bytes) -> bool:

@@ -231,7 +231,7 @@ class World:
             numbers[int(client)] = max(numbers[int(client)], int(number) + 1)
         for chain, left in zip(self.chains, numbers, strict=True):
             chain.left = left
-        self.echo.goes_back = True
+        self.echo.rejoins = True
         *others, newest = moments
         judged: dict[int, list[str]] = {}
         if others:
