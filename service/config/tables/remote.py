@@ -186,7 +186,7 @@ REMOTE: Final = (
         at_least=0, dynamic=True,
     ),
     key(
-        "firn.tail.wait.ms", LONG, 5_000,
+        "firn.tail.wait.ms", LONG, 0,
         "A partition whose segment will be sealed and copied within this time, at the rate of its last "
         "minute, goes into no tail: its bytes go up once. The cut is complete when the segment is there.",
         at_least=0, dynamic=True,
