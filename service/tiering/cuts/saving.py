@@ -96,7 +96,7 @@ class PartOfArchive(Protocol):
 
     @property
     def loaded(self) -> LoadedCut | None:
-        """What a restore has loaded into its log, from the tails of a cut."""
+        """Records that a restore has loaded into its log, from the tails of a cut."""
 
 
 class TailedPartition(Protocol):

@@ -230,13 +230,12 @@ class Replica:
         self.tip = tip
         self.log = log
         self.leader_epoch = leader_epoch
-        self.produced = bytearray()
-        self.held_back = 0
+        self.produced, self.held_back = bytearray(), 0
         self.remote: CatalogEntry | None = None
+        self.loaded: LoadedCut | None = None
         self.published, self.is_leader = 0, True
         self.on_stable: Callable[[], None] | None = None
         self.problem: str | None = None
-        self.loaded: LoadedCut | None = None
         self.was_judged = False  # HEAD was compared with the metadata: `problem` says what came of it
 
     @property
