@@ -234,8 +234,14 @@ class _Nodes:
         now = time.monotonic()
         for node_id in [one for one, at in self._due.items() if at <= now]:
             del self._due[node_id]
-            self._roster.note_start(node_id)
-            self._start(node_id)
+            try:
+                self._start(node_id)
+            except OSError as e:
+                pause_s = self._pauses.after_run(node_id, 0.0)
+                self._due[node_id] = now + pause_s
+                self._print([f"node {node_id} could not be started: {e}; it is tried again in {pause_s:g} s"])
+            else:
+                self._roster.note_start(node_id)
         roll = self._roll
         if roll is None or not self._roster.all_serve:
             self._ask_at = now + _ROUND_S

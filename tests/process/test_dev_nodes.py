@@ -1,4 +1,4 @@
-"""Child processes of `firn dev` that come and go together: programs that misbehave, and nodes that do not."""
+"""Child processes of `firn dev` and `firn.processes`: programs that misbehave, and nodes that do not."""
 
 from __future__ import annotations
 
@@ -50,13 +50,16 @@ def program(node_id: int, text: str, is_controller: bool = True) -> Child:
 class Running:
     """A supervisor in a process of its own, and what it says."""
 
-    def __init__(self, children: Sequence[Child], folder: Path, patience_s: float) -> None:
+    def __init__(
+        self, children: Sequence[Child], folder: Path, patience_s: float, is_supervised: bool
+    ) -> None:
         self.log = folder / "log"
         self.out = folder / "out"
         plain = [tuple(child) for child in children]
         code = (
             "import sys; from service.cli.node_processes import Child, run_nodes\n"
-            f"sys.exit(run_nodes([Child(*one) for one in {plain!r}], patience_s={patience_s}))"
+            f"sys.exit(run_nodes([Child(*one) for one in {plain!r}], patience_s={patience_s}, "
+            f"is_supervised={is_supervised}))"
         )
         with self.out.open("wb") as out, self.log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -92,8 +95,10 @@ def is_alive(pid: int) -> bool:
 
 
 @contextmanager
-def running(children: Sequence[Child], folder: Path, patience_s: float = 20) -> Iterator[Running]:
-    supervisor = Running(children, folder, patience_s)
+def running(
+    children: Sequence[Child], folder: Path, patience_s: float = 20, *, is_supervised: bool = False
+) -> Iterator[Running]:
+    supervisor = Running(children, folder, patience_s, is_supervised)
     started: list[int] = []
     try:
         yield supervisor
@@ -134,6 +139,29 @@ def test_one_that_cannot_start_is_named_and_the_others_are_ready(tmp_path: Path)
         supervisor.wait_for("node 2 ended with status 3; nodes 1, 3 continue")
         supervisor.wait_for("ready: nodes 1, 3 on 127.0.0.1:1,127.0.0.1:3")
         assert "node 2: no" in supervisor.log.read_text().splitlines()
+
+
+def test_one_whose_program_is_away_is_tried_until_it_is_back(tmp_path: Path) -> None:
+    """As while another version is being installed."""
+    script, aside = tmp_path / "node", tmp_path / "aside"
+    script.write_text(f"#!{sys.executable}\n{GOOD.replace('ID', '2')}")
+    script.chmod(0o755)
+    children = [program(1, GOOD), Child(2, (str(script), "node.id=2"))]
+    with running(children, tmp_path, is_supervised=True) as supervisor:
+        supervisor.wait_for("ready: nodes 1, 2 on 127.0.0.1:1,127.0.0.1:2")
+        first = supervisor.node(1)
+        script.rename(aside)
+        os.kill(supervisor.node(2), signal.SIGKILL)
+        supervisor.wait_for("node 2 was ended by SIGKILL; it is started again in 1 s")
+        supervisor.wait_for(
+            f"node 2 could not be started: [Errno 2] No such file or directory: '{script}'; "
+            "it is tried again in 2 s"
+        )
+        aside.rename(script)
+        supervisor.wait_for("node 2 serves again on 127.0.0.1:2")
+        assert is_alive(first)
+        supervisor.process.terminate()
+        assert supervisor.process.wait(10) == 0
 
 
 def test_the_supervisor_ends_when_no_node_is_left(tmp_path: Path) -> None:
