@@ -113,9 +113,12 @@ def listed_cuts(
         yield OpenCut(ref, cut)
 
 
-def is_of_a_given_up_past(cluster: ClusterFile, cut: Cut) -> bool:
-    """Return whether a cluster took the cut that the prefix's cluster was restored from an earlier cut of."""
-    return any(one.cluster_id == cut.cluster_id and one.until_cut < cut.cut for one in cluster.ancestors)
+def is_of_a_given_up_past(cluster: ClusterFile, written: Cut | TailFooter) -> bool:
+    """Return whether a cluster took the cut, or wrote the tail for a cut, that the prefix's cluster was
+    restored from an earlier cut of."""
+    return any(
+        one.cluster_id == written.cluster_id and one.until_cut < written.cut for one in cluster.ancestors
+    )
 
 
 def newest_readable(

@@ -30,6 +30,7 @@ from service.remote.format.cut_codec import (
     Place,
 )
 from service.remote.format.keys import CutKey, parse_key
+from service.remote.format.manifest_codec import ClusterFile
 from service.remote.stores.errors import UNREADABLE, StoreRefused, raise_of_the_store
 from service.tiering.archive_attempt import TieringContext
 from service.tiering.cuts.asking import CutAsker
@@ -250,7 +251,7 @@ class CutKeeper:
         self._rows, self._table, self._lost, metadata = {}, TailTable(), (), None
         self._pending.clear()
         if (cuts := stored.cuts) is not None:
-            newest = await self._newest_readable(cuts)
+            newest = await self._newest_readable(cuts, cluster)
             if newest is not None:
                 self._rows = newest.topics
                 if newest.cluster_id == context.cluster_id:
@@ -274,7 +275,7 @@ class CutKeeper:
         self._stored = stored
         return stored
 
-    async def _newest_readable(self, cuts: Cuts) -> Cut | None:
+    async def _newest_readable(self, cuts: Cuts, cluster: ClusterFile) -> Cut | None:
         """Return the newest cut whose document can be read, its tails in the table; None where none can be.
 
         Of later cuts, whose documents are lost, the tails are those that were written since.
@@ -290,7 +291,7 @@ class CutKeeper:
             lost = await read_tails(context, self._table, cut, documents.owners)
             if cut.cut != cuts.newest.cut:
                 numbers = range(cut.cut, cuts.newest.cut + 1)
-                lost.update(await read_listed(context, self._table, numbers, documents.owners))
+                lost.update(await read_listed(context, self._table, numbers, cluster))
             # One that the store refuses may be readable later, and what is in it then counts.
             self._knows_losses = not any(isinstance(why, StoreRefused) for why in lost.values())
             for key, why in lost.items():

@@ -11,8 +11,9 @@ from service.base.errors import CorruptionError
 from service.base.slices import Slice
 from service.remote.format.cut_codec import Cut, TailRef
 from service.remote.format.keys import TAIL_PREFIX, TailKey, parse_key
+from service.remote.format.manifest_codec import ClusterFile
 from service.remote.format.tail_object import TailFooter
-from service.remote.reading.tails import OpenTail, find_tail, open_tail
+from service.remote.reading.tails import OpenTail, find_tail, is_of_a_given_up_past, open_tail, owners_of
 from service.remote.stores.errors import UNREADABLE, raise_of_the_store
 from service.tiering.archive_attempt import TieringContext
 from service.tiering.cuts.cut_objects import prove_tails
@@ -55,10 +56,11 @@ async def read_tails(
 
 
 async def read_listed(
-    context: TieringContext, table: TailTable, numbers: Container[int], owners: Collection[str]
+    context: TieringContext, table: TailTable, numbers: Container[int], cluster: ClusterFile
 ) -> dict[str, Exception]:
     """Add the tails that lie in the bucket and were written for cuts of these numbers; return those that
-    cannot be read, and why.
+    cannot be read, and why. Not those that an ancestor of `cluster` has written behind the cut which that was
+    restored from: they may have other records at the same offsets.
 
     Raises a store's error that is not of one object.
     """
@@ -66,14 +68,18 @@ async def read_listed(
     def find() -> tuple[list[OpenTail], dict[str, Exception]]:
         found: list[OpenTail] = []
         lost: dict[str, Exception] = {}
+        owners = owners_of(cluster)
         for info in context.store.list(TAIL_PREFIX):
             key = parse_key(info.key)
             if isinstance(key, TailKey) and key.cut in numbers:
                 try:
-                    found.append(find_tail(context.store, info.key, owners))
+                    one = find_tail(context.store, info.key, owners)
                 except UNREADABLE as e:
                     raise_of_the_store(e)
                     lost[info.key] = e
+                    continue
+                if not is_of_a_given_up_past(cluster, one.footer):
+                    found.append(one)
         return found, lost
 
     found, lost = await context.pool.run(find)

@@ -9,9 +9,11 @@ import pytest
 from service.remote.format.ancestors import Ancestor
 from service.remote.format.manifest_codec import encode_cluster
 from service.remote.reading.object_reader import open_topics
+from service.remote.reading.tails import index_tails
+from service.tiering.cuts.round import CutStep
 from service.tiering.prefix_fence import ForeignOwner, HeirFound, claim_prefix, read_cluster
 from service.tiering.recovery import check_prefix, read_archive
-from tests.unit.tiering.cut_world import TOPIC, CutWorld, Log
+from tests.unit.tiering.cut_world import TOPIC, CutWorld, Harm, Log
 from tests.unit.tiering.world import CLUSTER, World
 
 HEIR = "the-heir"
@@ -110,3 +112,34 @@ def test_an_heir_goes_on_from_its_ancestors_cuts(tmp_path: Path) -> None:
     assert (cut.cluster_id, cut.cut, cut.metadata.end_offset, cut.metadata_end) == (HEIR, 2, 700, 700)
     assert len(cut.tails) == 2
     heir.check_kept()
+
+
+def test_tails_of_a_past_that_was_given_up_stand_for_no_lost_document_of_the_heir(tmp_path: Path) -> None:
+    """The source was lost between its tails for cut 2, of an unclean leader, and that cut."""
+    world = CutWorld(tmp_path, brokers=(1,))
+    world.logs = {(TOPIC, 0): Log(1, 9)}
+    world.begin()
+    world.round()
+    log = world.logs[TOPIC, 0]
+    log.epoch, log.saved, log.end = 5, 3, 12
+    world.cluster.harm = lambda broker_id, step: Harm.LOST if step is CutStep.SAVE else None
+    world.round()
+    assert world.numbers() == [1]
+    (given_up,) = (key for key in world.keys("tail") if key not in {ref.key for ref in world.newest().tails})
+    take(world, HEIR, CLUSTER)
+    heir = HeirWorld(tmp_path / "heir", store=world.bucket, brokers=(1,), seed=3)
+    log = heir.logs[TOPIC, 0] = Log(1, 20)
+    log.epoch, log.saved = 1005, 9  # it has loaded what cut 1 has
+    heir.begin()
+    heir.round()
+    cuts = heir.cuts_there()
+    assert cuts is not None
+    assert heir.numbers() == [1, 2]
+    heir.bucket.delete([cuts.newest.key])
+    heir.reboot()
+    heir.begin()
+    log.end = 21
+    heir.round()
+    found = index_tails(heir.bucket, heir.newest().tails).pieces((TOPIC, 0), 0, 21)
+    assert [(piece.first, piece.end) for piece in found.pieces] == [(0, 9), (9, 20), (20, 21)]
+    assert given_up not in {ref.key for ref in heir.newest().tails}
