@@ -86,9 +86,11 @@ def open_heir_chain(
     cut: Cut,
     place: Place,
     seen: Tagged | None = None,
+    *,
+    is_written: bool = False,
 ) -> OpenedChain:
     """Return the chain of one partition for a restore from this cut; HEAD is `seen` where that is given,
-    which may be `NO_HEAD`.
+    which may be `NO_HEAD`. `is_written`: this restore has written HEAD, so what that names is the chain.
 
     Raises what reading HEAD, manifests and pages raises.
     """
@@ -119,7 +121,7 @@ def open_heir_chain(
     # Where HEAD is still of the cut's cluster, a tail that is gone was let go for a segment of this chain.
     is_rewritten = problem is not None or (newest is not None and newest.cluster_id != cut.cluster_id)
     may_lack = row is not None and (row.waits or is_rewritten)
-    if row is not None and may_lack and heir.overlap is None and heir.end_offset < row.end:
+    if row is not None and may_lack and not is_written and heir.overlap is None and heir.end_offset < row.end:
         # The chain of now may have lost what stands for tails; the manifest that had it is kept.
         for between in _later_manifests(store, owners, place, row):
             found = heir_chain(of_cut, between, empty, start, max(ends), load, epoch=epoch)

@@ -39,6 +39,7 @@ from service.remote.format.manifest import Child, Manifest, PageRef, SegmentEntr
 from service.remote.format.manifest_codec import (
     MAX_SMALL_BYTES,
     Head,
+    decode_head,
     encode_head,
     encode_manifest,
     encode_page,
@@ -122,13 +123,23 @@ class HeirHeads:
         return WrittenChain(place, seen.found, seen.entry)
 
     def _open(self, place: Place, seen: Tagged | None) -> OpenedChain:
-        source, seen = self._source, NO_HEAD if seen is None else seen
-        return open_heir_chain(self._store, self._owners, source.image, source.cut, place, seen)
+        source, is_ours = self._source, seen is not None and self._is_ours(seen)
+        seen = NO_HEAD if seen is None else seen
+        return open_heir_chain(
+            self._store, self._owners, source.image, source.cut, place, seen, is_written=is_ours
+        )
+
+    def _is_ours(self, seen: Tagged) -> bool:
+        """Return whether this restore has written HEAD, before it was cut off."""
+        try:
+            return _is_by(decode_head(seen.data), self._writer)
+        except CorruptionError:
+            return False  # `open_heir_chain` tells of it
 
     def _try(self, place: Place, opened: OpenedChain, seen: Tagged | None) -> WrittenChain | None:
         found, published = summary_of(opened), opened.published
         if published is not None and _is_by(published.head, self._writer):
-            return WrittenChain(place, found, catalog_entry(published))  # before this restore was cut off
+            return WrittenChain(place, found, catalog_entry(published))
         newest = self._newest_version(place)
         if published is not None and found.is_published and newest <= published.manifest.version:
             chain, head = published, published.head._replace(stamp=self._stamp())

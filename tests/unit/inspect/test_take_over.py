@@ -483,6 +483,30 @@ def test_an_heir_that_is_lost_before_it_has_loaded_leaves_the_segment_that_stand
         assert (plan.partitions[EVENTS, 0].loaded_end, again.passed_over) == (end, ())
 
 
+def test_a_restore_that_goes_on_has_the_chain_that_it_has_written(tmp_path: Path, pool: Executor) -> None:
+    """The source was lost between the manifest with another segment and its HEAD: tails have its records."""
+    world = World(tmp_path / "disk", partitions=1)
+    world.topic_configs = {"events": TIERED}
+    world.fill(3)
+    world.run()
+    first = world.replicas[0]
+    first.append(3, world.clock.now_ms())
+    Cutting(world, internal=internal_log()).cut({first: first.log.log_end_offset})
+    (key,) = heads(world)
+    head = world.bucket.get(key, max_size=1 << 16)
+    first.log.appender.roll()
+    world.run()
+    assert world.bucket.get(key, max_size=1 << 16) != head
+    world.bucket.put(key, head)
+    ends = []
+    for _ in range(2):
+        restored = run(world, pool)
+        entry = image_of(restored).remote[EVENTS, 0]
+        ends.append((restored.plan.partitions[EVENTS, 0].chain_end, entry.end_offset))
+    assert ends[0] == ends[1]
+    assert ends[0][0] == ends[0][1] < first.log.log_end_offset
+
+
 def test_a_restore_that_goes_on_takes_no_other_time(world: World, pool: Executor) -> None:
     run(world, pool)
     with pytest.raises(ConfigError, match="taken over for cut 1"):
