@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from service.base.child_process import CallFailure, CallMessage, CallResult, ChildEnded, FrameChannel
+from service.base.stop_signals import ignore_unused
 
 _OOM_SCORE: Final = "500"
 """Makes the kernel kill the child before the node where memory is short."""
@@ -22,6 +23,7 @@ def main() -> int:
     channel = FrameChannel(socket.socket(fileno=int(sys.argv[1])))
     _give_way(int(sys.argv[2]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ignore_unused()
 
     def send(content: Any, *, wants_reply: bool = False) -> Any:
         channel.send(CallMessage(content, wants_reply))
@@ -53,11 +55,15 @@ def _failed(error: Exception) -> CallFailure:
 
 
 def _give_way(nice: int) -> None:
-    """Let the node and others have the processor first, and memory."""
-    os.nice(nice)
+    """Let the node and others have the processor first, and memory. A sandbox may refuse either, as systemd
+    does by ``SystemCallFilter=~@resources``, and not every system has the second."""
+    try:
+        os.nice(nice)
+    except OSError as e:
+        print(f"the process for background work keeps its priority: {e}", file=sys.stderr)
     try:
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
-    except OSError as e:  # no Linux, or a sandbox that refuses it
+    except OSError as e:
         print(f"the process for background work keeps its rank where memory is short: {e}", file=sys.stderr)
 
 

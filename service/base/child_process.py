@@ -82,32 +82,45 @@ class FrameChannel:
     def __init__(self, end: socket.socket) -> None:
         self._end = end
 
-    def send(self, frame: Any) -> None:
+    def send(self, frame: Any, on_silence: Callable[[], None] | None = None) -> None:
+        """Send a frame. `on_silence` as in `receive`."""
         data = pickle.dumps(frame, pickle.HIGHEST_PROTOCOL)
-        self._end.sendall(_HEAD.pack(len(data)) + data)
+        left = memoryview(_HEAD.pack(len(data)) + data)
+        while left:
+            self._wait(select.POLLOUT, on_silence)
+            left = left[self._end.send(left, 0 if on_silence is None else socket.MSG_DONTWAIT) :]
 
-    def receive(self) -> Any:
-        """Return the next frame; `EOFError` once the other side has gone."""
-        (size,) = _HEAD.unpack(self._exactly(_HEAD.size))
-        return pickle.loads(self._exactly(size))
-
-    def is_ready(self, seconds: float) -> bool:
-        """Wait for a frame, or for the end; return whether one of them is there."""
-        poll = select.poll()
-        poll.register(self._end, select.POLLIN)
-        return bool(poll.poll(seconds * 1000))
+    def receive(self, on_silence: Callable[[], None] | None = None) -> Any:
+        """Return the next frame; `EOFError` once the other side has gone, or sends what is no frame, as after
+        another version was installed. `on_silence` is called now and then while nothing moves, even within a
+        frame, and ends the wait by what it raises."""
+        (size,) = _HEAD.unpack(self._exactly(_HEAD.size, on_silence))
+        data = self._exactly(size, on_silence)
+        try:
+            return pickle.loads(data)
+        except Exception as e:
+            raise EOFError(f"no frame: {e!r}") from e
 
     def close(self) -> None:
         self._end.close()
 
-    def _exactly(self, size: int) -> bytes:
+    def _exactly(self, size: int, on_silence: Callable[[], None] | None) -> bytes:
         found = bytearray()
         while len(found) < size:
+            self._wait(select.POLLIN, on_silence)
             piece = self._end.recv(size - len(found))
             if not piece:
                 raise EOFError
             found += piece
         return bytes(found)
+
+    def _wait(self, event: int, on_silence: Callable[[], None] | None) -> None:
+        if on_silence is None:
+            return
+        poll = select.poll()
+        poll.register(self._end, event)
+        while not poll.poll(_LOOK_S * 1000):
+            on_silence()
 
 
 class ChildProcess:
@@ -142,10 +155,11 @@ class ChildProcess:
         with self._turn:
             channel = self._started()
             try:
-                channel.send((work, args))
+                channel.send((work, args), on_silence)
                 frame = _last_frame(channel, on_message, on_silence)
             except (EOFError, ConnectionError) as e:
-                raise ChildEnded(f"the process for background work has ended: {self._ended()}") from e
+                why = f", {e}" * bool(str(e))
+                raise ChildEnded(f"the process for background work has ended: {self._ended()}{why}") from e
             except BaseException:
                 self._ended()
                 raise
@@ -173,18 +187,18 @@ class ChildProcess:
         if self._channel is not None and self._process is not None and self._process.poll() is None:
             return self._channel
         self._ended()
-        ours, its = socket.socketpair()
-        arguments = [sys.executable, "-m", "service.base.child_main", str(its.fileno()), str(self._nice)]
         try:
-            self._process = subprocess.Popen(
-                arguments, stdin=subprocess.DEVNULL, pass_fds=(its.fileno(),), process_group=0
-            )
+            ours, its = socket.socketpair()
+            with its:
+                # -P: the working directory may have a `service` of its own.
+                words = [sys.executable, "-P", "-m", "service.base.child_main", its.fileno(), self._nice]
+                self._channel = FrameChannel(ours)
+                self._process = subprocess.Popen(
+                    list(map(str, words)), stdin=subprocess.DEVNULL, pass_fds=(its.fileno(),), process_group=0
+                )
         except OSError as e:
-            ours.close()
+            self._ended()
             raise ChildEnded(f"the process for background work cannot be started: {e}") from e
-        finally:
-            its.close()
-        self._channel = FrameChannel(ours)
         return self._channel
 
     def _ended(self) -> str:
@@ -208,11 +222,9 @@ def _last_frame(
 ) -> CallResult | CallFailure:
     """Pass messages on until the function has ended; return its last frame."""
     while True:
-        while not channel.is_ready(_LOOK_S):
-            on_silence()
-        frame: CallMessage | CallResult | CallFailure = channel.receive()
+        frame: CallMessage | CallResult | CallFailure = channel.receive(on_silence)
         if not isinstance(frame, CallMessage):
             return frame
         reply = on_message(frame.content)
         if frame.wants_reply:
-            channel.send(reply)
+            channel.send(reply, on_silence)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -29,6 +31,10 @@ def no_message(what: Any) -> None:
 
 def go_on() -> None:
     """Go on."""
+
+
+def cancelled() -> None:
+    raise TimeoutError("cancelled")
 
 
 # -- what the child runs
@@ -60,6 +66,12 @@ def sends_for_ever(silent_s: float, send: SendMessage) -> None:
         send("still here", wants_reply=True)
 
 
+def writes_raw(data: bytes, send: SendMessage) -> None:
+    """What no frame is, as a child of another version may send it, or the beginning of one."""
+    os.write(int(sys.argv[1]), data)
+    time.sleep(60)
+
+
 @pytest.fixture(scope="module")
 def child() -> Iterator[ChildProcess]:
     patch = pytest.MonkeyPatch()
@@ -87,6 +99,14 @@ def test_one_process_of_low_priority_runs_all_calls(child: ChildProcess) -> None
     assert ids(child)[0] == pid == child.pid != os.getpid()
     assert priority == min(os.getpriority(os.PRIO_PROCESS, 0) + NICE, 19)
     assert session == os.getsid(0), "nice values count within a session"
+
+
+def test_signals_without_a_use_do_not_end_it(child: ChildProcess) -> None:
+    """`systemctl kill -s USR1`, meant for the process that runs the nodes, reaches all of a service."""
+    pid, *_ = ids(child)
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        os.kill(pid, number)
+    assert ids(child)[0] == pid
 
 
 def test_messages_and_questions_come_meanwhile(child: ChildProcess) -> None:
@@ -164,6 +184,79 @@ def test_a_program_that_cannot_be_started_is_an_error_of_the_environment(
         ChildProcess().call(own_id, on_message=no_message, on_silence=go_on)
 
 
+def test_a_pair_of_sockets_that_cannot_be_opened_is_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a node has no more descriptors: any other error would end it."""
+
+    def no_sockets() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(socket, "socketpair", no_sockets)
+    with pytest.raises(ChildEnded, match="Too many open files"):
+        ChildProcess().call(own_id, on_message=no_message, on_silence=go_on)
+
+
+def test_what_cannot_be_read_ends_the_child_and_not_the_node(
+    child: ChildProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child_process, "_END_S", 0.1)
+    with pytest.raises(ChildEnded, match="no frame: UnpicklingError"):
+        child.call(writes_raw, b"\0\0\0\3abc", on_message=no_message, on_silence=go_on)
+    assert child.pid is None
+
+
+@pytest.mark.parametrize("data", [b"\0\0", b"\xff\xff\xff\xffabc"])
+def test_a_call_is_cancelled_within_a_frame_too(
+    child: ChildProcess, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child_process, "_LOOK_S", 0.2)
+    monkeypatch.setattr(child_process, "_END_S", 0.1)
+    pid, *_ = ids(child)
+    with pytest.raises(TimeoutError, match="cancelled"):
+        child.call(writes_raw, data, on_message=no_message, on_silence=cancelled)
+    assert is_gone(pid)
+
+
+def test_a_call_that_the_child_does_not_take_is_cancelled(
+    child: ChildProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child_process, "_LOOK_S", 0.01)
+    monkeypatch.setattr(child_process, "_END_S", 0.1)
+    pid, *_ = ids(child)
+    os.kill(pid, signal.SIGSTOP)
+    with pytest.raises(TimeoutError, match="cancelled"):
+        child.call(writes_raw, bytes(4 << 20), on_message=no_message, on_silence=cancelled)
+    assert is_gone(pid)
+
+
+def test_the_working_directory_has_no_say_in_what_the_child_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "service").mkdir()
+    (tmp_path / "service" / "__init__.py").write_text("raise SystemExit('of the working directory')")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.chdir(tmp_path)
+    one = ChildProcess(NICE)
+    try:
+        assert ids(one)[0] == one.pid
+    finally:
+        one.close()
+
+
+def test_a_sandbox_that_refuses_priorities_does_not_end_the_child(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`SystemCallFilter=~@resources` of infra's units does."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import errno, os\ndef nice(by):\n    raise PermissionError(errno.EPERM, 'refused')\nos.nice = nice\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{ROOT}")
+    one = ChildProcess(NICE)
+    try:
+        assert ids(one)[1] == os.getpriority(os.PRIO_PROCESS, 0)
+    finally:
+        one.close()
+
+
 def test_a_child_ends_with_a_node_that_was_killed() -> None:
     program = (
         "from service.base.child_process import ChildProcess\n"
@@ -173,7 +266,8 @@ def test_a_child_ends_with_a_node_that_was_killed() -> None:
         "ChildProcess().call(sends_for_ever, 0, on_message=show, on_silence=go_on)\n"
     )
     command = [sys.executable, "-c", program]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as node:
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environ) as node:
         assert node.stdout is not None
         pid = int(node.stdout.readline())
         node.kill()
