@@ -30,7 +30,7 @@ from service.tiering.rewriting.run_object import MadeObject
 _SEND_MS: Final = 100
 """Least time between two signs of progress: each costs the node a switch of threads."""
 _UPLOAD_BYTES: Final = 1 << 20
-"""Bytes to upload for which the child asks at a time."""
+"""Bytes to upload for which the child asks at a time, once it was allowed to begin."""
 
 
 class LocalSegment(NamedTuple):
@@ -146,7 +146,7 @@ def make_object(
 class _SentProgress(CallProgress):
     """Progress of which the node is informed now and then, and asked before uploads."""
 
-    __slots__ = ("_clock", "_send", "_sent_bytes", "_sent_ms", "_upload")
+    __slots__ = ("_clock", "_may_upload", "_send", "_sent_bytes", "_sent_ms", "_upload")
 
     def __init__(self, send: SendMessage, clock: Clock) -> None:
         super().__init__()
@@ -156,6 +156,7 @@ class _SentProgress(CallProgress):
         self._sent_ms = clock.monotonic_ms()
         self._upload = 0
         """bytes that are uploaded and were not asked for yet"""
+        self._may_upload = False
 
     def advance(self, size: int) -> None:
         super().advance(size)
@@ -163,10 +164,11 @@ class _SentProgress(CallProgress):
             self.flush()
 
     def spend(self, size: int) -> None:
-        """Ask before more is uploaded; raises as `SendMessage`."""
+        """Ask before anything is uploaded, and before more is; raises as `SendMessage`."""
         self._upload += size
-        if self._upload >= _UPLOAD_BYTES:
+        if not self._may_upload or self._upload >= _UPLOAD_BYTES:
             self.flush()
+            self._may_upload = True
 
     def flush(self) -> None:
         """Send what was not sent yet, and wait for the reply where some of it is an upload."""

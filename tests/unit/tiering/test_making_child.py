@@ -147,6 +147,8 @@ def test_a_cancelled_call_and_a_refused_upload_end_the_child(bucket: Bucket, chi
     with pytest.raises(StorageError, match="deposed"):
         maker.make(bucket.order, (), CallProgress(), refuse)
     assert child.pid is None
+    with pytest.raises(ObjectNotFound):  # a small one, too: of a topic that is gone it would stay for ever
+        bucket.store.get(bucket.order.identity.key, max_size=1 << 20)
     assert made_by(maker, bucket) == made_by(MakerHere(bucket.store), bucket)
     maker.rest()
     assert child.pid is None
