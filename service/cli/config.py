@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from service.cli.arguments import add_json_option
 from service.cli.columns import aligned
 from service.cli.config_entries import add_entries
-from service.cli.server import add_set_option, cores, given_config
+from service.cli.server import add_set_option, given_config
 
 if TYPE_CHECKING:
     from service.config.explaining import ConfigExplanation
@@ -45,9 +45,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _explain(args: argparse.Namespace) -> int:
+    from service.base.control_groups import usable_cores
     from service.config.explaining import explain
 
-    found = explain(given_config(args), cores())
+    found = explain(given_config(args), usable_cores())
     if args.json:
         document = {
             "would_start": not found.problems,

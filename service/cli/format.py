@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from service.cli.server import add_set_option, cores, given_config
+from service.cli.server import add_set_option, given_config
 
 if TYPE_CHECKING:
     from service.config.cluster import ClusterConfig
@@ -125,6 +125,7 @@ def run(args: argparse.Namespace) -> int:
     import socket
     from pathlib import Path
 
+    from service.base.control_groups import usable_cores
     from service.base.errors import ConfigError
     from service.base.world import system_world
     from service.config.cluster import ClusterConfig
@@ -134,7 +135,7 @@ def run(args: argparse.Namespace) -> int:
     from service.metadata.features import cluster_features, supported_features
     from service.metadata.formatting import Order, effective_levels, format_directories
 
-    processes = processes_of(given_config(args), cores())
+    processes = processes_of(given_config(args), usable_cores())
     clusters = [given.checked(ClusterConfig.from_properties) for given in processes]
     first = clusters[0]
     if (problem := cluster_id_problem(args.cluster_id)) is not None:

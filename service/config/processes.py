@@ -26,11 +26,12 @@ from service.config.listeners import Address, Listener
 from service.config.parsing import parse_value
 from service.config.protocols import SecurityProtocol
 from service.config.tables import BROKER_KEYS
-from service.config.tables.checks import AUTO
+from service.config.tables.checks import AUTO, MOST_PROCESSES
 
 PROCESSES: Final = "firn.processes"
 PORT_STEP: Final = "firn.processes.port.step"
 ID_STEP: Final = "firn.processes.id.step"
+HTTP: Final = "firn.http.listener"
 FOLDER: Final = "processes"
 """Folder of a log directory with a directory for each further process. No partition can be called so."""
 SHARED: Final = (
@@ -66,7 +67,7 @@ class _Bound(NamedTuple):
 def process_count(properties: Mapping[str, str], cores: int) -> int:
     """Return how many processes these settings ask for. Raises `ConfigError`."""
     value = parse_value(BROKER_KEYS[PROCESSES], properties.get(PROCESSES, "1"))
-    return cores if value == AUTO else int(str(value))
+    return min(cores, MOST_PROCESSES) if value == AUTO else int(str(value))
 
 
 def processes_of(given: GivenConfig, cores: int) -> tuple[GivenConfig, ...]:
@@ -129,9 +130,8 @@ def derived(properties: Mapping[str, str], number: int, count: int) -> dict[str,
         found["advertised.listeners"] = ",".join(shifted)
     if directory := properties.get("metadata.log.dir"):
         found["metadata.log.dir"] = _below(directory, node_id)
-    if address := properties.get("firn.http.listener"):
-        host, _, port = address.rpartition(":")
-        found["firn.http.listener"] = f"{host}:{_port('firn.http.listener', int(port), by)}"
+    if (http := _http_address(properties)) is not None:
+        found[HTTP] = f"{http[0]}:{_port(HTTP, http[1], by)}"
     if "controller.quorum.auto.join.enable" in properties:
         found["controller.quorum.auto.join.enable"] = None
     if not cluster.quorum.voters and not cluster.quorum.bootstrap_servers:
@@ -194,6 +194,14 @@ def _whole(properties: Mapping[str, str], name: str) -> int:
     return value
 
 
+def _http_address(properties: Mapping[str, str]) -> tuple[str, int] | None:
+    """Return host and port of the HTTP listener, None without one. Raises `ConfigError`."""
+    if HTTP not in properties:
+        return None
+    host, _, port = str(parse_value(BROKER_KEYS[HTTP], properties[HTTP])).rpartition(":")
+    return host, int(port)
+
+
 def _below(directory: str | Path, node_id: int) -> str:
     return str(Path(directory) / FOLDER / str(node_id))
 
@@ -228,7 +236,6 @@ def _bound(properties: Mapping[str, str], number: int) -> Iterator[_Bound]:
     for one in (*cluster.listeners, *cluster.controller_listeners):
         if one.port:
             yield _Bound(one.host, one.port, number, one.name)
-    if address := properties.get("firn.http.listener"):
-        host, _, port = address.rpartition(":")
-        if int(port):
-            yield _Bound(host.strip("[]") or _LOOPBACK, int(port), number, "firn.http.listener")
+    http = _http_address(properties)
+    if http is not None and http[1]:
+        yield _Bound(http[0].strip("[]") or _LOOPBACK, http[1], number, HTTP)

@@ -8,10 +8,10 @@ from pathlib import Path
 from resource import RLIMIT_NOFILE, RUSAGE_SELF, getpagesize, getrlimit, getrusage
 from typing import Final
 
+from service.base.control_groups import GROUPS, OWN, limits
 from service.base.steps import Steps
 from service.console.sample import Sample
 
-_CGROUPS: Final = Path("/sys/fs/cgroup")
 _DESCRIPTORS: Final = Path("/proc/self/fd")
 _ENTRIES_AT_A_TIME: Final = 500
 _START_FIELD: Final = 19
@@ -52,27 +52,9 @@ def open_descriptors(folder: Path = _DESCRIPTORS) -> Steps[int]:
     return found
 
 
-def memory_limit(groups: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) -> int:
+def memory_limit(groups: Path = GROUPS, own: Path = OWN) -> int:
     """Return the memory limit of this process: the least of its control groups, else the machine's memory.
-
-    Reads control groups of version 2. Beyond the limit the kernel kills the process.
-    """
-    limits = [os.sysconf("SC_PHYS_PAGES") * getpagesize()]
-    try:
-        lines = own.read_text().splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
-        if not line.startswith("0::/"):
-            continue
-        group = groups / line.removeprefix("0::/")
-        for folder in (group, *group.parents):
-            try:
-                text = (folder / "memory.max").read_text().strip()
-            except OSError:
-                text = ""  # the root has no limit, and a container cannot see the groups above its own
-            if text.isdecimal():
-                limits.append(int(text))
-            if folder == groups:
-                break
-    return min(limits)
+    Beyond it the kernel kills the process."""
+    found = [os.sysconf("SC_PHYS_PAGES") * getpagesize()]
+    found += [int(text) for text in limits("memory.max", groups, own) if text.isdecimal()]
+    return min(found)

@@ -18,7 +18,7 @@ _MOST_ID: Final = 2**31 - 1
 _HTTP_LISTENER: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[a-zA-Z0-9.\-]*):([0-9]{1,5})")
 
 AUTO: Final = "auto"
-_MOST_PROCESSES: Final = 64
+MOST_PROCESSES: Final = 64
 
 _KMS_KEY: Final = re.compile(r"[\w:/.+=,@-]{1,2048}", re.ASCII)
 
@@ -85,8 +85,8 @@ def _is_printable(text: str) -> bool:
 def processes_problem(text: str) -> str | None:
     """Return the reason why `text` is not a number of processes, or None."""
     is_number = text.isascii() and text.isdigit() and len(text) <= 9
-    if text != AUTO and not (is_number and 1 <= int(text) <= _MOST_PROCESSES):
-        return f"Expected {AUTO}, or a number from 1 to {_MOST_PROCESSES}"
+    if text != AUTO and not (is_number and 1 <= int(text) <= MOST_PROCESSES):
+        return f"Expected {AUTO}, or a number from 1 to {MOST_PROCESSES}"
     return None
 
 

@@ -195,7 +195,7 @@ def test_a_pair_of_sockets_that_cannot_be_opened_is_one_too(monkeypatch: pytest.
         ChildProcess().call(own_id, on_message=no_message, on_silence=go_on)
 
 
-def test_what_cannot_be_read_ends_the_child_and_not_the_node(
+def test_an_answer_that_cannot_be_read_ends_the_child_and_not_the_node(
     child: ChildProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(child_process, "_END_S", 0.1)

@@ -132,6 +132,7 @@ def test_a_machine_without_any_settings_is_a_cluster_of_its_own() -> None:
 
 def test_auto_is_a_process_for_each_core() -> None:
     assert len(of({"firn.processes": "auto"}, cores=5)) == 5
+    assert len(of({"firn.processes": "auto"}, cores=96)) == 64
 
 
 def test_static_voters_stay_as_they_are() -> None:
@@ -174,6 +175,7 @@ def test_a_pure_broker_is_as_many() -> None:
             {"firn.http.listener": "127.0.0.1:9102"},
             "PLAINTEXT of process 2 and firn.http.listener of process 1",
         ),
+        ({"firn.http.listener": "everywhere"}, "invalid value 'everywhere': Expected host:port"),
         ({"firn.processes.port.step": "60000"}, "port 9092 \\+ 60000 is no port"),
         ({"firn.processes.id.step": "2147483647"}, "process 2 of 2 would have the id 2147483648"),
         ({"listeners": "PLAINTEXT://127.0.0.1:0"}, "2 processes need a controller"),
