@@ -30,7 +30,7 @@ from service.remote.format.keys import (
 )
 from service.remote.format.manifest import Manifest, ManifestPage, PageRef, SegmentEntry
 from service.remote.format.manifest_codec import MAX_SMALL_BYTES, Head, decode_head
-from service.remote.format.stamp import Stamp
+from service.remote.format.stamp import Stamp, Writer
 from service.remote.reading.object_reader import (
     Chain,
     entry_of,
@@ -87,10 +87,10 @@ def open_heir_chain(
     place: Place,
     seen: Tagged | None = None,
     *,
-    is_written: bool = False,
+    writer: Writer | None = None,
 ) -> OpenedChain:
     """Return the chain of one partition for a restore from this cut; HEAD is `seen` where that is given,
-    which may be `NO_HEAD`. `is_written`: this restore has written HEAD, so what that names is the chain.
+    which may be `NO_HEAD`. What HEAD names is the chain if `writer` has written it: this restore.
 
     Raises what reading HEAD, manifests and pages raises.
     """
@@ -119,6 +119,7 @@ def open_heir_chain(
     epoch = MAX_EPOCH if row is None or row.leader_epoch == NO_LEADER else row.leader_epoch
     heir = heir_chain(of_cut, newest, empty, start, max(ends), load, epoch=epoch)
     # Where HEAD is still of the cut's cluster, a tail that is gone was let go for a segment of this chain.
+    is_written = published is not None and writer is not None and is_by(published.head, writer)
     is_rewritten = problem is not None or (newest is not None and newest.cluster_id != cut.cluster_id)
     may_lack = row is not None and (row.waits or is_rewritten)
     if row is not None and may_lack and not is_written and heir.overlap is None and heir.end_offset < row.end:
@@ -135,6 +136,11 @@ def open_heir_chain(
     epochs = [one.leader_epoch for one in (newest, of_cut) if one is not None]
     epochs += [child.last_epoch for one in (newest, of_cut) if one is not None for child in one.children[-1:]]
     return OpenedChain(heir, published, max(epochs, default=0), problem or why)
+
+
+def is_by(head: Head, writer: Writer) -> bool:
+    """Return whether this process, or this restore in another one, has written HEAD."""
+    return head.stamp is not None and head.stamp.writer.incarnation == writer.incarnation
 
 
 def _later_manifests(

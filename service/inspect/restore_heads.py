@@ -18,6 +18,7 @@ from service.inspect.manifest_glance import rows_of, segment_keys
 from service.inspect.restore_archive import (
     NO_HEAD,
     OpenedChain,
+    is_by,
     open_heir_chain,
     summary_of,
     unreadable_chain,
@@ -38,8 +39,6 @@ from service.remote.format.keys import (
 from service.remote.format.manifest import Child, Manifest, PageRef, SegmentEntry
 from service.remote.format.manifest_codec import (
     MAX_SMALL_BYTES,
-    Head,
-    decode_head,
     encode_head,
     encode_manifest,
     encode_page,
@@ -113,7 +112,7 @@ class HeirHeads:
         """Write HEAD again as it was read for the plan, if that is all there is to do; the tag tells that it
         is the same still. None where its chain has to be read anew."""
         seen = self._source.chains.get(place)
-        if seen is None or seen.head is None or _is_by(seen.head, self._writer):
+        if seen is None or seen.head is None or is_by(seen.head, self._writer):
             return None
         if self._newest_version(place) > seen.head.version:
             return None
@@ -123,22 +122,14 @@ class HeirHeads:
         return WrittenChain(place, seen.found, seen.entry)
 
     def _open(self, place: Place, seen: Tagged | None) -> OpenedChain:
-        source, is_ours = self._source, seen is not None and self._is_ours(seen)
-        seen = NO_HEAD if seen is None else seen
+        source, seen = self._source, NO_HEAD if seen is None else seen
         return open_heir_chain(
-            self._store, self._owners, source.image, source.cut, place, seen, is_written=is_ours
+            self._store, self._owners, source.image, source.cut, place, seen, writer=self._writer
         )
-
-    def _is_ours(self, seen: Tagged) -> bool:
-        """Return whether this restore has written HEAD, before it was cut off."""
-        try:
-            return _is_by(decode_head(seen.data), self._writer)
-        except CorruptionError:
-            return False  # `open_heir_chain` tells of it
 
     def _try(self, place: Place, opened: OpenedChain, seen: Tagged | None) -> WrittenChain | None:
         found, published = summary_of(opened), opened.published
-        if published is not None and _is_by(published.head, self._writer):
+        if published is not None and is_by(published.head, self._writer):
             return WrittenChain(place, found, catalog_entry(published))
         newest = self._newest_version(place)
         if published is not None and found.is_published and newest <= published.manifest.version:
@@ -216,10 +207,6 @@ def write_chain(
     key, data = change.manifest.key(new_uuid()), encode_manifest(change.manifest)
     store.put(key, data)
     return Chain(replace(change.manifest, stored_key=key), head_of(change.manifest, key, data))
-
-
-def _is_by(head: Head, writer: Writer) -> bool:
-    return head.stamp is not None and head.stamp.writer.incarnation == writer.incarnation
 
 
 def named_objects(store: ObjectStore, manifest: Manifest) -> Iterator[Child]:
