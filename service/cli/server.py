@@ -71,6 +71,7 @@ def setting(text: str) -> tuple[str, str]:
 
 
 def run(args: argparse.Namespace) -> int:
+    from service.base.control_groups import usable_cores
     from service.base.errors import ConfigError
     from service.base.stop_signals import ignore_stops
     from service.cli.parent_pipe import ParentPipe
@@ -84,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
         asks = parent.asks
     if args.processes is not None:
         args.set = [*args.set, (PROCESSES, args.processes)]
-    processes = processes_of(given_config(args), cores())
+    processes = processes_of(given_config(args), usable_cores())
     if args.process is not None:
         if not 1 <= args.process <= len(processes):
             raise ConfigError(f"--process {args.process}: there are {len(processes)}, as {PROCESSES} says")
@@ -97,11 +98,6 @@ def run(args: argparse.Namespace) -> int:
     # A signal that comes while the interpreter exits must not change the exit code.
     ignore_stops()
     return code
-
-
-def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def _run_machine(args: argparse.Namespace, configs: Sequence[BrokerConfig]) -> int:
