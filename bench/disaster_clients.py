@@ -195,10 +195,9 @@ class Echo(threading.Thread):
                         confluent_kafka.TopicPartition(CHAINS, message.partition(), message.offset())
                     )
                     continue
-                try:
-                    self._consumer.commit(message, asynchronous=False)
-                except confluent_kafka.KafkaException:
-                    continue  # the next commit covers it; a member of a group that is gone joins again
+                # Without its answer, for which a client whose coordinator is gone may wait without end. The
+                # next commit covers one that fails.
+                self._consumer.commit(message, asynchronous=True)
 
 
 def is_answered(value: bytes) -> bool:
