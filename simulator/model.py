@@ -300,7 +300,9 @@ class PartitionModel:
         most = end_offset if self.is_replicated else 1 << 62
         for offset, value in self.shaky.items():
             # Else it may come back.
-            if value not in there and log_start <= offset < most and not self.compacted:
+            if value in there or not log_start <= offset < most or self.compacted:
+                continue
+            if not self._may_lack(offset, value):  # else a replica may still have what others have erased
                 self.refused.setdefault(value, GONE)
         self.shaky.clear()
         for offset in [one for one in self.acked if one < log_start or one not in found]:
