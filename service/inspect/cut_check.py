@@ -22,7 +22,7 @@ from uuid import UUID
 from crc32c import crc32c
 
 from service.base.errors import CorruptionError
-from service.inspect.cuts_repair import has_later_cuts
+from service.inspect.cuts_repair import is_cut_lost
 from service.inspect.fsck_report import CutsReport, FsckReport
 from service.remote.format.coverage import Span, cover
 from service.remote.format.cut_codec import (
@@ -111,7 +111,7 @@ class CutCheck:
         try:
             cuts = open_cuts(self._store, self._owners)
         except ObjectNotFound:
-            if has_later_cuts(self._store):
+            if is_cut_lost(self._store):
                 self._report.error(CUT_NAME, "it is gone, and there are cuts")
             return
         except CorruptionError as e:

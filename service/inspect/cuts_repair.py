@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from service.base.errors import ConfigError, CorruptionError, UnknownVersion
 from service.inspect.head_repair import Unrepairable
-from service.remote.format.cut_codec import MAX_ERASURES, Cuts, ErasureRef
+from service.remote.format.cut_codec import MAX_ERASURES, Cuts, ErasureRef, decode_cut
+from service.remote.format.documents import MAX_STORED_BYTES
 from service.remote.format.keys import CUT_NAME, CUT_PREFIX, CutKey, parse_key
 from service.remote.format.manifest_codec import MAX_SMALL_BYTES
 from service.remote.reading.erasure_orders import open_order, orders_to_restore
@@ -46,7 +47,7 @@ def find_cuts_repair(store: ObjectStore) -> CutsRepair | Unrepairable | None:
         open_cuts(store)
         return None
     except ObjectNotFound:
-        if not has_later_cuts(store):
+        if not is_cut_lost(store):
             return None
     except UnknownVersion as e:
         return Unrepairable(CUT_NAME, str(e))
@@ -87,7 +88,23 @@ def damaged_orders(store: ObjectStore) -> Iterator[Unrepairable]:
             yield Unrepairable(ref.key, f"{e}; nothing else has its keys: give the order anew (firn erase)")
 
 
-def has_later_cuts(store: ObjectStore) -> bool:
-    """Return whether there are documents of cuts other than of the first, which is written before `CUT`."""
-    parsed = (parse_key(info.key) for info in store.list(CUT_PREFIX))
-    return any(isinstance(one, CutKey) and one.cut > 1 for one in parsed)
+def is_cut_lost(store: ObjectStore) -> bool:
+    """Return whether `CUT`, which is not there, has been there: some cut followed another. The first cut's
+    document is written before it, and those of attempts that could not write it.
+
+    Raises a store's error that is not of one object.
+    """
+    keys = [info.key for info in store.list(CUT_PREFIX)]
+    return any(isinstance(one := parse_key(key), CutKey) and _follows(store, key, one) for key in keys[::-1])
+
+
+def _follows(store: ObjectStore, key: str, named: CutKey) -> bool:
+    """Return whether the document tells of a cut before it, as far as can be known."""
+    if named.cut == 1:
+        return False
+    try:
+        cut = decode_cut(store.get(key, max_size=MAX_STORED_BYTES))
+    except UNREADABLE as e:
+        raise_of_the_store(e)
+        return not isinstance(e, ObjectNotFound)
+    return cut.follows != 0

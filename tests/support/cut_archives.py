@@ -130,6 +130,7 @@ class CutWriter:
         is_complete: bool = True,
         at_ms: int = AT_MS,
         metadata_end: int | None = None,
+        follows: int | None = None,
     ) -> Cut:
         """Write a cut and the `CUT` that names it as the newest."""
         metadata = self.snapshot()
@@ -144,6 +145,7 @@ class CutWriter:
             tuple(tails),
             {topic_id: tuple(rows) for topic_id, rows in topics.items()},
             self.stamp,
+            follows,
         )
         data = encode_cut(cut)
         key = cut_key(CutKey(number, self.new_uuid()))

@@ -124,7 +124,8 @@ class Cut(NamedTuple):
     `at_ms` is the keeper's clock. The metadata is the snapshot `metadata` and the records behind it up to
     `metadata_end`, exclusive, whose last is of `metadata_epoch`. `tails` are all that are live at that
     moment. `is_exact`: every broker held its gate, so that whatever was visible to who caused something in
-    the cut is in it, too.
+    the cut is in it, too. `follows` is the number of the newest cut that `CUT` had then, 0 where there was
+    no `CUT`; None from software that does not say it.
     """
 
     cluster_id: str
@@ -137,6 +138,7 @@ class Cut(NamedTuple):
     tails: tuple[TailRef, ...]
     topics: Mapping[UUID, tuple[PartitionCut, ...]]
     stamp: Stamp | None = None
+    follows: int | None = None
 
 
 class CutRef(NamedTuple):
@@ -200,6 +202,7 @@ def encode_cut(cut: Cut) -> bytes:
         "format_version": FORMAT_VERSION,
         "cluster_id": cut.cluster_id,
         "cut": cut.cut,
+        **({} if cut.follows is None else {"follows": cut.follows}),
         "at_ms": cut.at_ms,
         "is_exact": cut.is_exact,
         **stamp_fields(cut.stamp),
@@ -256,6 +259,7 @@ def _cut(fields: dict[str, Any]) -> Cut:
         _tails(list_field(fields, "tails", MAX_TAILS), number),
         found,
         stamp_of(fields),
+        int_field(fields, "follows", 0, number - 1) if "follows" in fields else None,
     )
 
 

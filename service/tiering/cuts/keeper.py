@@ -348,7 +348,7 @@ class CutKeeper:
             if not (is_new or attempt.tails or await self._differs(attempt)):
                 return _Outcome(at_ms)
             self._stored = None  # until it is known what was written
-            return _Outcome(at_ms, await self._make(stored.next_cut, attempt_id, attempt, at_ms, is_exact))
+            return _Outcome(at_ms, await self._make(stored, attempt_id, attempt, at_ms, is_exact))
         except (StorageError, CorruptionError, ValueError) as e:
             asker.give_up(str(e))
             raise
@@ -409,10 +409,11 @@ class CutKeeper:
         return await Slice().go_on(differs(attempt.topics, self._rows, self._context.catalog.entry))
 
     async def _make(
-        self, number: int, attempt_id: UUID, attempt: CutAttempt, at_ms: int, is_exact: bool
+        self, stored: StoredCuts, attempt_id: UUID, attempt: CutAttempt, at_ms: int, is_exact: bool
     ) -> CutRef:
         """Prove the tails, save the metadata, and write the cut's document."""
         context, table, topics = self._context, self._table, attempt.topics
+        number, follows = stored.next_cut, 0 if stored.cuts is None else stored.cuts.newest.cut
         await context.fence.check_keeper()
         await add_proved(context, table, attempt.tails, self._documents.owners, number)
         saved = await self._metadata.save(table, number)
@@ -433,6 +434,7 @@ class CutKeeper:
             table.live(),
             topics,
             context.stamps(),
+            follows,
         )
         ref = await context.pool.run(write_cut, context.store, cut, attempt_id)
         self._documents.add(ref, cut)

@@ -181,6 +181,26 @@ def test_a_bucket_whose_first_cut_is_being_written_is_clean(bucket: Bucket) -> N
     assert bucket.errors() == []
 
 
+@pytest.mark.parametrize(
+    ("follows", "errors"),
+    [
+        ((0, 0, 0), []),
+        ((0, 0, None), ["CUT: it is gone, and there are cuts"]),
+        ((0, 1, 0), ["CUT: it is gone, and there are cuts"]),
+    ],
+    ids=["that cannot be written", "of earlier software", "that was lost"],
+)
+def test_a_file_of_cuts_that_is_not_there_was_written_if_a_cut_followed_another(
+    bucket: Bucket, follows: tuple[int | None, ...], errors: list[str]
+) -> None:
+    """Attempts that cannot write `CUT` leave a document each, with rising numbers."""
+    for number, one in enumerate(follows, 1):
+        bucket.cut([bucket.tail()], number=number, follows=one)
+    bucket.store.delete(["CUT"])
+    assert bucket.errors() == errors
+    assert len(list(find_repairs(bucket.store))) == len(errors)
+
+
 @pytest.mark.parametrize("damage", ["gone", "changed"])
 def test_a_damaged_file_of_cuts_is_made_again_from_the_newest_document(bucket: Bucket, damage: str) -> None:
     tail = bucket.tail()

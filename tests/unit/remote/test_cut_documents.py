@@ -84,6 +84,14 @@ def test_a_cut_is_read_as_it_was_written() -> None:
             open_cut(data, other)
 
 
+def test_a_cut_says_which_one_it_follows() -> None:
+    for follows in (0, 8, None):
+        assert decode_cut(encode_cut(CUT._replace(follows=follows))).follows == follows
+    for follows in (-1, 9):
+        with pytest.raises(ValueError, match=f"follows: {follows} is not an integer from 0 to 8"):
+            encode_cut(CUT._replace(follows=follows))
+
+
 def test_the_cuts_that_are_kept_are_told_by_their_kind() -> None:
     found = decode_cuts(encode_cuts(CUTS))
     assert found == CUTS

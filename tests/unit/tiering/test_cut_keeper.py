@@ -75,7 +75,7 @@ def test_new_records_are_saved_once_and_named_with_what_was_there(world: CutWorl
     world.logs[TOPIC, 1].end = 20
     world.round()
     cut = world.newest()
-    assert cut.cut == 2
+    assert (cut.cut, cut.follows) == (2, 1)
     assert set(first) < set(cut.tails)
     assert [number_of(ref) for ref in cut.tails] == [1, 1, 1, 2]
     assert cut.topics[TOPIC][1].saved == 20
@@ -278,6 +278,13 @@ def test_a_store_that_fails_makes_cuts_void_and_is_caught_up_with(
     assert (world.numbers(), world.complete()) == ([1, 2], [1, 2])
     assert len(world.keys("tail")) == 4, "nothing went up twice"
     world.check_kept()
+
+
+def test_a_cut_after_attempts_that_could_not_write_the_first_follows_none(world: CutWorld) -> None:
+    world.store.decide = once("put", Fault.FAIL, "CUT")
+    for _ in range(2):
+        world.round()
+    assert (world.newest().cut, world.newest().follows) == (2, 0)
 
 
 def test_an_answer_of_the_store_that_was_lost_leaves_the_cut_that_is_there(world: CutWorld) -> None:
