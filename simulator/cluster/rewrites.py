@@ -283,12 +283,21 @@ class RewriteOracle:
                     yield f"the log of broker {number}", data
 
     def none_is_left(self) -> None:
-        """Look at all orders that are done once more; of a partition that may lose records, at those that it
-        had by then. Raises `Violation`."""
+        """Look at all orders that are done once more. Raises `Violation`."""
+        for wrong in self._left_of_all():
+            raise Violation(str(wrong))
+
+    def is_any_left(self) -> bool:
+        """Return whether `none_is_left` would raise."""
+        return any(True for _ in self._left_of_all())
+
+    def _left_of_all(self) -> Iterator[Left]:
+        """Yield what is left of orders that are done: of a partition that may lose records, of those that it
+        had by then."""
         for order in self._erasures.orders.values():
             if not order.is_done:
                 continue
             for wrong in self._left(order):
                 is_shaken = wrong.place in self._replicas.shaken
                 if not is_shaken or wrong.timestamp < self._done_ms[order.id]:
-                    raise Violation(str(wrong))
+                    yield wrong
