@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from service.base.errors import CorruptionError
+from service.base.errors import ConfigError, CorruptionError
 from service.inspect.manifest_glance import rows_of, segment_keys
 from service.inspect.restore_archive import (
     NO_HEAD,
@@ -53,6 +53,16 @@ from service.tiering.archive_attempt import catalog_entry
 
 _ATTEMPTS: Final = 5
 _NAMED_AT_MOST: Final = 5
+
+
+class HeirStarted(ConfigError):
+    """A node of the heir has written to the prefix: a restore that is still at work would undo that."""
+
+    def __init__(self, key: str, cluster_id: str) -> None:
+        super().__init__(
+            f"{key} was written by a node of cluster {cluster_id}, which this restore makes: another run of "
+            f"it was complete, and the cluster has started. Nothing is left to do; use the file of that run"
+        )
 
 
 class WrittenChain(NamedTuple):
@@ -131,6 +141,8 @@ class HeirHeads:
         found, published = summary_of(opened), opened.published
         if published is not None and is_by(published.head, self._writer):
             return WrittenChain(place, found, catalog_entry(published))
+        if published is not None and published.manifest.cluster_id == self._cluster_id:
+            raise HeirStarted(head_key(*place), self._cluster_id)
         newest = self._newest_version(place)
         if published is not None and found.is_published and newest <= published.manifest.version:
             chain, head = published, published.head._replace(stamp=self._stamp())

@@ -19,7 +19,7 @@ from service.base.errors import ConfigError, CorruptionError
 from service.base.world import World
 from service.inspect.restore_archive import each, places_of
 from service.inspect.restore_file import RestoreHeader
-from service.inspect.restore_heads import HeirHeads, WrittenChain
+from service.inspect.restore_heads import HeirHeads, HeirStarted, WrittenChain
 from service.inspect.restore_plan import RestorePlan
 from service.inspect.restore_records import Placement, heir_records, numbers_above
 from service.inspect.restore_source import (
@@ -283,6 +283,7 @@ class _TakeOver:
 
     def _write_all(self, cluster_id: str, source: RestoreSource) -> Restored:
         """Write HEADs, `CUT` and `topics.json`, and prove them."""
+        self._claimed(cluster_id)
         source = with_newest_orders(self._store, source, cluster_id)
         writer = self._writer(cluster_id, source)
         clock = self._world.clock
@@ -298,16 +299,17 @@ class _TakeOver:
             one.place: one for one in each(self._pool, heads.write, places_of(source.image))
         }
         self._say(f"{sum(one.entry is not None for one in written.values())} HEADs are the heir's")
+        plan = plan_of(source, {place: one.found for place, one in written.items()}, gap=self._order.gap)
+        ancestors = self._claimed(cluster_id).ancestors
         # Partitions that the heir adds again one day begin without an archive.
         self._store.delete([head_key(*place) for place in source.later_places])
-        plan = plan_of(source, {place: one.found for place, one in written.items()}, gap=self._order.gap)
         stamp = Stamp(clock.now_ms(), writer)
-        ancestors = self._ancestors()
-        self._replace(CUT_NAME, MAX_SMALL_BYTES, encode_cuts(heir_cuts(cluster_id, source, plan, stamp)))
+        cuts = encode_cuts(heir_cuts(cluster_id, source, plan, stamp))
+        self._replace(cluster_id, CUT_NAME, MAX_SMALL_BYTES, cuts)
         life = max(source.image.life, source.highest.life) + 1
         rows = topic_rows(source.image)
         topics = encode_topics(cluster_id, 0, rows, stamp, life=life, ancestors=ancestors)
-        self._replace(TOPICS_KEY, MAX_TOPICS_BYTES, topics)
+        self._replace(cluster_id, TOPICS_KEY, MAX_TOPICS_BYTES, topics)
         missing = [
             f"{source.image.topics_by_id[place[0]].name}-{place[1]}: {one}"
             for place, found in each(
@@ -318,17 +320,25 @@ class _TakeOver:
         entries = {place: one.entry for place, one in written.items() if one.entry is not None}
         return Restored(cluster_id, source, plan, entries, writer.incarnation, tuple(missing))
 
-    def _ancestors(self) -> tuple[Ancestor, ...]:
-        with naming(CLUSTER_KEY):
-            return decode_cluster(self._store.get(CLUSTER_KEY, max_size=MAX_SMALL_BYTES)).ancestors
+    def _claimed(self, cluster_id: str) -> ClusterFile:
+        """Return `cluster.json`, which is this restore's still. Raises `HeirStarted` where another run of it
+        was complete, and a node of the heir has taken the prefix over."""
+        file = self._claim().file
+        if file.cluster_id != cluster_id:
+            raise ConfigError(f"{CLUSTER_KEY} is cluster {file.cluster_id}'s now, not {cluster_id}'s")
+        if not is_unfinished_claim(file):
+            raise HeirStarted(CLUSTER_KEY, cluster_id)
+        return file
 
-    def _replace(self, key: str, most: int, data: bytes) -> None:
-        """Replace a document, whatever a late write of the source has made of it meanwhile."""
+    def _replace(self, cluster_id: str, key: str, most: int, data: bytes) -> None:
+        """Replace a document, whatever a late write of the source has made of it meanwhile, but not what a
+        node of the heir has written: that has taken the prefix over before."""
         for _ in range(_ATTEMPTS):
             try:
                 seen = conditional.tagged_or_none(self._store, key, max_size=most)
             except CorruptionError as e:
                 raise CorruptionError(f"{e}; delete it first") from e
+            self._claimed(cluster_id)
             if conditional.write(self._store, key, data, seen):
                 return
         raise StoreUnavailable(f"{key} was written by another process at each of {_ATTEMPTS} attempts")

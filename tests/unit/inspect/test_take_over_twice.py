@@ -1,0 +1,117 @@
+"""Two runs of one take-over: the second is at work still when the heir of the first has started."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from service.base.errors import ConfigError
+from service.base.threads import SystemThreads
+from service.remote.format.cut_codec import decode_cuts, encode_cuts
+from service.remote.format.keys import CLUSTER_KEY, CUT_NAME, TOPICS_KEY, HeadKey, head_key
+from service.remote.format.manifest_codec import (
+    encode_cluster,
+    encode_head,
+    encode_manifest,
+    encode_topics,
+    head_of,
+)
+from service.remote.format.stamp import Stamp
+from service.remote.reading.object_reader import open_cluster_file, open_published, open_topics
+from service.remote.stores.memory_store import MemoryStore
+from service.remote.stores.store import ObjectStore
+from tests.unit.inspect.cuts import EVENTS, TIERED, Cutting, internal_log
+from tests.unit.inspect.test_take_over import order, run
+from tests.unit.tiering.world import WRITER, Fault, FaultyStore, World
+
+NODE = Stamp(7, WRITER)
+WRITTEN_BY_IT = (CLUSTER_KEY, CUT_NAME, TOPICS_KEY, head_key(EVENTS, 0))
+
+
+@pytest.fixture
+def pool() -> Iterator[Executor]:
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """A cut at which records below an offset of the archive were deleted: its chain is not as HEAD has it."""
+    world = World(tmp_path, partitions=1)
+    world.topic_configs = {"events": TIERED}
+    world.fill(3)
+    world.run()
+    world.run()
+    first = world.replicas[0]
+    start = world.live(first)[1].base_offset
+    Cutting(world, internal=internal_log()).cut({first: first.log.log_end_offset}, starts={first: start})
+    world.fill(1)
+    world.run()
+    return world
+
+
+def start_heir(store: ObjectStore) -> dict[str, bytes]:
+    """Have a node of the heir take the prefix over, archive a segment less, and take a cut. Returns what it
+    has written."""
+    store.put(CLUSTER_KEY, encode_cluster(open_cluster_file(store)._replace(stamp=NODE)))
+    chain = open_published(store, HeadKey(EVENTS, 0))
+    assert chain is not None
+    manifest = replace(chain.manifest, version=chain.manifest.version + 1, stamp=NODE, stored_key=None)
+    key, data = manifest.key(UUID(int=99)), encode_manifest(manifest)
+    store.put(key, data)
+    store.put(head_key(EVENTS, 0), encode_head(head_of(manifest, key, data)))
+    cuts = decode_cuts(store.get(CUT_NAME, max_size=1 << 16))
+    store.put(CUT_NAME, encode_cuts(cuts._replace(stamp=NODE)))
+    topics = open_topics(store)
+    store.put(TOPICS_KEY, encode_topics(topics.cluster_id, 8, topics.topics, NODE, life=topics.life))
+    return contents(store)
+
+
+def contents(store: ObjectStore) -> dict[str, bytes]:
+    return {key: bytes(store.get(key, max_size=1 << 16)) for key in WRITTEN_BY_IT}
+
+
+class Meanwhile(FaultyStore):
+    """A bucket in which a node of the heir starts at the call of this number for what that then writes."""
+
+    def __init__(self, bucket: MemoryStore, number: int) -> None:
+        super().__init__(bucket)
+        self.written: dict[str, bytes] = {}
+        self._left = number
+        self.decide = self._count
+
+    def _count(self, operation: str, key: str) -> Fault:
+        if key in WRITTEN_BY_IT:
+            self._left -= 1
+            if self._left == 0:
+                self.written = start_heir(self.inner)
+        return Fault.PASS
+
+
+def test_nothing_of_a_heir_that_has_started_is_undone_by_another_run(world: World, pool: Executor) -> None:
+    run(world, pool)
+    objects = {one.key: world.bucket.get(one.key, max_size=1 << 20) for one in world.bucket.list("")}
+    why: Counter[str] = Counter()
+    for number in count(1):
+        bucket = MemoryStore(SystemThreads())
+        for key, data in objects.items():
+            bucket.put(key, data)
+        store = Meanwhile(bucket, number)
+        try:
+            run(world, pool, order(is_forced=True), store=store)
+        except ConfigError as e:
+            why[str(e).split()[0]] += 1
+        if not store.written:
+            break
+        assert contents(bucket) == store.written, number
+    # Once the claim was read, `cluster.json` or HEAD tells; before, that the id of the heir is no new one.
+    assert why["--cluster-id"] == 1
+    assert why[CLUSTER_KEY] >= 5
+    assert why[head_key(EVENTS, 0)] >= 1
