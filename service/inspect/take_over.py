@@ -300,6 +300,7 @@ class _TakeOver:
         }
         self._say(f"{sum(one.entry is not None for one in written.values())} HEADs are the heir's")
         plan = plan_of(source, {place: one.found for place, one in written.items()}, gap=self._order.gap)
+        self._check_written(plan)
         ancestors = self._claimed(cluster_id).ancestors
         # Partitions that the heir adds again one day begin without an archive.
         self._store.delete([head_key(*place) for place in source.later_places])
@@ -319,6 +320,23 @@ class _TakeOver:
         ]
         entries = {place: one.entry for place, one in written.items() if one.entry is not None}
         return Restored(cluster_id, source, plan, entries, writer.incarnation, tuple(missing))
+
+    def _check_written(self, plan: RestorePlan) -> None:
+        """Raise `ConfigError` where what could be read for the plan could not be read again: a HEAD was not
+        written, or the heir would lack records of the cut. The same command goes on."""
+        lacking = [
+            f"{one.topic_id}/{one.partition}: offsets {one.loaded_end} to {one.end - 1} of the cut"
+            for one in plan.incomplete
+        ]
+        why = [*plan.problems, *lacking][:20]
+        if why and not self._order.is_forced:
+            raise ConfigError(
+                "some of the archive cannot be read any more; run the same command again once it can be, or "
+                "with --force to go on without it",
+                *why,
+            )
+        for one in why:
+            self._say(f"problem: {one}")
 
     def _claimed(self, cluster_id: str) -> ClusterFile:
         """Return `cluster.json`, which is this restore's still. Raises `HeirStarted` where another run of it

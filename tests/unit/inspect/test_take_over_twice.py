@@ -1,4 +1,4 @@
-"""Two runs of one take-over: the second is at work still when the heir of the first has started."""
+"""Take-overs beside another run of the same, and of an archive that cannot be read any more."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from service.remote.format.stamp import Stamp
 from service.remote.reading.object_reader import open_cluster_file, open_published, open_topics
 from service.remote.stores.memory_store import MemoryStore
 from service.remote.stores.store import ObjectStore
-from tests.unit.inspect.cuts import EVENTS, TIERED, Cutting, internal_log
+from tests.unit.inspect.cuts import EVENTS, OFFSETS, TIERED, Cutting, internal_log
 from tests.unit.inspect.test_take_over import order, run
 from tests.unit.tiering.world import WRITER, Fault, FaultyStore, World
 
@@ -115,3 +115,22 @@ def test_nothing_of_a_heir_that_has_started_is_undone_by_another_run(world: Worl
     assert why["--cluster-id"] == 1
     assert why[CLUSTER_KEY] >= 5
     assert why[head_key(EVENTS, 0)] >= 1
+
+
+def test_an_archive_that_cannot_be_read_any_more_ends_the_restore(world: World, pool: Executor) -> None:
+    """Its HEAD would stay the source's, of which a late write would have an effect."""
+    store, said = FaultyStore(world.bucket), [0]
+
+    def decide(operation: str, key: str) -> Fault:
+        said[0] += operation == "put" and key == CLUSTER_KEY
+        return Fault.REFUSE if said[0] and operation == "get" and "/manifest/" in key else Fault.PASS
+
+    store.decide = decide
+    with pytest.raises(ConfigError, match="events-0: its archive cannot be read"):
+        run(world, pool, store=store)
+    restored = run(world, pool)
+    chain = open_published(world.bucket, HeadKey(EVENTS, 0))
+    assert chain is not None
+    assert restored.entries[EVENTS, 0].manifest_key == chain.key
+    assert chain.manifest.cluster_id == restored.cluster_id
+    assert (OFFSETS, 0) not in restored.entries
