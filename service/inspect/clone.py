@@ -28,9 +28,9 @@ from service.inspect.clone_tails import (
     section_copier,
 )
 from service.inspect.object_copies import CopyObject
-from service.inspect.restore_archive import AT_ONCE, OpenedChain, each, open_heir_chain, summary_of
-from service.inspect.restore_chain import NewVersion
-from service.inspect.restore_heads import named_objects, write_chain
+from service.inspect.restore_archive import AT_ONCE, OpenedChain, each, is_by, open_heir_chain, summary_of
+from service.inspect.restore_chain import HeirChain, NewVersion
+from service.inspect.restore_heads import HeirStarted, named_objects, write_chain
 from service.inspect.restore_plan import FoundChain, PartitionPlan, RestorePlan, needs_empty_manifest
 from service.inspect.restore_source import CutChoice, RestoreSource, claim_id, read_source
 from service.inspect.take_over import RESTORER, Restored, Say, heir_cuts, topic_rows
@@ -39,23 +39,32 @@ from service.remote.catalog import CatalogEntry
 from service.remote.format.ancestors import MAX_ANCESTORS, Ancestor
 from service.remote.format.cut_codec import Place, TailRef, encode_cut, encode_cuts
 from service.remote.format.keys import CLUSTER_KEY, CUT_NAME, TOPICS_KEY, head_key, partition_prefix
-from service.remote.format.manifest import PageRef
+from service.remote.format.manifest import Manifest, PageRef
 from service.remote.format.manifest_codec import (
     MAX_SMALL_BYTES,
+    MAX_TOPICS_BYTES,
     ClusterFile,
     decode_cluster,
+    decode_head,
     encode_cluster,
     encode_head,
     encode_topics,
 )
 from service.remote.format.stamp import Stamp, Writer
-from service.remote.reading.object_reader import Chain
+from service.remote.reading.object_reader import Chain, open_named
 from service.remote.stores import conditional
 from service.remote.stores.conditional import PROBE_PREFIX
-from service.remote.stores.errors import UNREADABLE, ObjectNotFound, naming, raise_of_the_store
-from service.remote.stores.store import ObjectStore
+from service.remote.stores.errors import (
+    UNREADABLE,
+    ObjectNotFound,
+    StoreUnavailable,
+    naming,
+    raise_of_the_store,
+)
+from service.remote.stores.store import ObjectStore, Tagged
 from service.tiering.archive_attempt import catalog_entry
 
+_ATTEMPTS: Final = 5
 _MOST_NAMED: Final = 20
 _WRITE_PRICE: Final = 5e-6
 """US$ of a request that writes, by S3's list"""
@@ -285,14 +294,41 @@ class _Clone:
         has_archive = heir.segments or published is not None or place in found.image.remote
         if not has_archive and not needs_empty_manifest(found.image, topic):
             return place, None
-        stamp = Stamp(self.world.clock.now_ms(), writer)
-        version = 1 if published is None else published.manifest.version + 1
-        partition = found.image.partition(*place)
+        entry, partition = found.image.remote.get(place), found.image.partition(*place)
+        versions = (
+            0 if published is None else published.manifest.version,
+            0 if entry is None else entry.version,
+        )
         epochs = (opened.highest_epoch, 0 if partition is None else partition.leader_epoch)
-        numbers = NewVersion(cluster_id, version, max(epochs) + EPOCH_MARGIN, stamp)
-        chain: Chain = write_chain(self.target, heir, None, numbers, self.world.new_uuid)
-        self.target.put(head_key(*place), encode_head(chain.head))
-        return place, catalog_entry(chain)
+        for _ in range(_ATTEMPTS):
+            seen, before = self._published_before(place, cluster_id, writer)
+            if before is not None and _has_offsets_of(before.manifest, heir):
+                return place, catalog_entry(before)  # of another run, whose file names it, too
+            stamp = Stamp(self.world.clock.now_ms(), writer)
+            version = max(*versions, 0 if before is None else before.manifest.version) + 1
+            numbers = NewVersion(cluster_id, version, max(epochs) + EPOCH_MARGIN, stamp)
+            chain = write_chain(self.target, heir, None, numbers, self.world.new_uuid)
+            if conditional.write(self.target, head_key(*place), encode_head(chain.head), seen):
+                return place, catalog_entry(chain)
+        raise _written_by_others(head_key(*place))
+
+    def _published_before(
+        self, place: Place, cluster_id: str, writer: Writer
+    ) -> tuple[Tagged | None, Chain | None]:
+        """Return the target's HEAD, and its chain where that can be read: another run of this clone has
+        written it. Raises `HeirStarted` where it is of a node of the clone."""
+        key = head_key(*place)
+        seen = conditional.tagged_or_none(self.target, key, max_size=MAX_SMALL_BYTES)
+        if seen is None:
+            return None, None
+        try:
+            head = decode_head(seen.data)
+            if not is_by(head, writer):
+                raise HeirStarted(key, cluster_id)
+            return seen, Chain(open_named(self.target, head), head)
+        except UNREADABLE as e:
+            raise_of_the_store(e)
+            return seen, None
 
     def _write_documents(
         self,
@@ -302,6 +338,7 @@ class _Clone:
         cluster_id: str,
         writer: Writer,
     ) -> None:
+        self._check_claimed(cluster_id, writer)
         stamp = Stamp(self.world.clock.now_ms(), writer)
         ref = found.ref
         if self.order.wanted is None:
@@ -322,9 +359,27 @@ class _Clone:
         life = max(found.image.life, found.highest.life) + 1
         names = {topic.name for topic in plan.topics}
         rows = [row for row in topic_rows(found.image) if row.name in names]
-        self.target.put(TOPICS_KEY, encode_topics(cluster_id, 0, rows, stamp, life=life, ancestors=ancestors))
+        topics = encode_topics(cluster_id, 0, rows, stamp, life=life, ancestors=ancestors)
         cuts = heir_cuts(cluster_id, found._replace(cuts=None, ref=ref), plan, stamp)
-        self.target.put(CUT_NAME, encode_cuts(cuts))
+        self._replace(cluster_id, writer, TOPICS_KEY, MAX_TOPICS_BYTES, topics)
+        self._replace(cluster_id, writer, CUT_NAME, MAX_SMALL_BYTES, encode_cuts(cuts))
+
+    def _replace(self, cluster_id: str, writer: Writer, key: str, most: int, data: bytes) -> None:
+        """Replace a document that another run may have written, but not what a node of the clone has: that
+        has taken the prefix over before."""
+        for _ in range(_ATTEMPTS):
+            seen = conditional.tagged_or_none(self.target, key, max_size=most)
+            self._check_claimed(cluster_id, writer)
+            if conditional.write(self.target, key, data, seen):
+                return
+        raise _written_by_others(key)
+
+    def _check_claimed(self, cluster_id: str, writer: Writer) -> None:
+        """Raise `HeirStarted` where a node of the clone has taken the prefix over."""
+        with naming(CLUSTER_KEY):
+            stamp = decode_cluster(self.target.get(CLUSTER_KEY, max_size=MAX_SMALL_BYTES)).stamp
+        if stamp is None or stamp.writer.incarnation != writer.incarnation:
+            raise HeirStarted(CLUSTER_KEY, cluster_id)
 
     def _copy_orders(self, found: RestoreSource) -> None:
         """Copy the orders to erase keys: what the clone has of their topics may have the keys."""
@@ -334,6 +389,15 @@ class _Clone:
             except UNREADABLE as e:
                 raise_of_the_store(e)
                 raise ConfigError(f"an order to erase keys ended meanwhile, clone again: {e}") from e
+
+
+def _has_offsets_of(manifest: Manifest, heir: HeirChain) -> bool:
+    """Return whether the chain of a manifest is that of the same cut: all that it names was copied before."""
+    return (manifest.start_offset, manifest.end_offset) == (heir.start_offset, heir.end_offset)
+
+
+def _written_by_others(key: str) -> StoreUnavailable:
+    return StoreUnavailable(f"{key} was written by another process at each of {_ATTEMPTS} attempts")
 
 
 def _topics(plan: RestorePlan) -> frozenset[UUID]:

@@ -19,17 +19,18 @@ from service.inspect.take_over import Restored, TakeOverOrder, take_over
 from service.metadata.image import RestoredTail
 from service.metadata.records import ConfigRecord, MetadataRecord
 from service.records.batch import iter_headers
-from service.remote.format.cut_codec import decode_cut
-from service.remote.format.keys import HeadKey
-from service.remote.format.manifest_codec import encode_cluster
+from service.remote.format.cut_codec import decode_cut, encode_cuts
+from service.remote.format.keys import HeadKey, head_key
+from service.remote.format.manifest_codec import decode_head, encode_cluster, encode_head
 from service.remote.format.stamp import Stamp
 from service.remote.reading.object_reader import open_cluster_file, open_published, open_topics
-from service.remote.reading.tails import find_tail
+from service.remote.reading.tails import find_tail, open_cuts
 from service.remote.stores.memory_store import MemoryStore
 from service.remote.stores.read_only_store import ReadOnlyStore
 from service.remote.stores.store import ObjectStore
 from service.replicas.cut_tails import open_cut_tails, tail_runs
 from service.tiering.archive_attempt import catalog_entry
+from service.tiering.head_check import HeadVerdict, check_head
 from tests.support.world import make_world
 from tests.unit.inspect.archives import partition_records
 from tests.unit.inspect.cuts import EVENTS, OFFSETS, TIERED, Cutting, damage, internal_log, log_bytes, stored
@@ -76,6 +77,7 @@ def run(
     *,
     wanted: Callable[[str], bool] | None = None,
     new_id: str = HEIR,
+    seed: int = 9,
     said: list[str] | None = None,
     check: Callable[[RestoreSource, RestorePlan], None] = lambda source, plan: None,
 ) -> Restored:
@@ -86,7 +88,7 @@ def run(
             target,
             copy,
             CloneOrder(CutChoice(), new_id, gap=1_000, wanted=wanted),
-            make_world(world.clock, seed=9),
+            make_world(world.clock, seed=seed),
             pool,
             (said if said is not None else []).append,
             check,
@@ -296,3 +298,54 @@ def test_cut_off_at_any_write_the_same_command_goes_on(
         assert partition_records(inner, (EVENTS, 0)) is not None
         limit += 1
     assert limit > 10
+
+
+def test_another_run_leaves_the_file_of_the_first_as_good_as_its_own(
+    world: World, target: MemoryStore, pool: Executor
+) -> None:
+    first = run(world, target, pool)
+    before = {key: tag for key, tag in stored(target).items() if key.startswith("data/")}
+    second = run(world, target, pool, new_id="another-clone-of-tests", seed=10)
+    assert second.entries == first.entries
+    assert {key: tag for key, tag in stored(target).items() if key.startswith("data/")} == before
+    for place, entry in first.entries.items():
+        chain = open_published(target, HeadKey(*place))
+        assert chain is not None
+        assert check_head(entry, chain.head) is HeadVerdict.EQUAL
+
+
+@pytest.mark.parametrize("key", [head_key(EVENTS, 0), "CUT", "topics.json"])
+def test_nothing_of_a_clone_that_has_started_is_undone_by_another_run(
+    world: World, pool: Executor, key: str
+) -> None:
+    inner = MemoryStore(SystemThreads())
+    run(world, inner, pool)
+    target = FaultyStore(inner)
+    written: dict[str, str] = {}
+
+    def start(operation: str, about: str) -> Fault:
+        if about == key and not written:
+            file = open_cluster_file(inner)._replace(stamp=Stamp(7, WRITER))
+            inner.put("cluster.json", encode_cluster(file))
+            head = decode_head(inner.get(head_key(EVENTS, 0), max_size=1 << 16))
+            inner.put(head_key(EVENTS, 0), encode_head(head._replace(stamp=Stamp(7, WRITER))))
+            cuts = open_cuts(inner)
+            inner.put("CUT", encode_cuts(cuts._replace(stamp=Stamp(7, WRITER))))
+            written.update(stored(inner))
+        return Fault.PASS
+
+    target.decide = start
+    with pytest.raises(ConfigError, match="has started"):
+        run(world, target, pool)
+    assert {one: tag for one, tag in stored(inner).items() if one in written} == written
+
+
+def test_a_chain_whose_head_is_damaged_is_cloned_behind_its_other_versions(
+    world: World, target: MemoryStore, pool: Executor
+) -> None:
+    """The copy of the metadata names a version, and the clone's is not below it."""
+    damage(world, head_key(EVENTS, 1))
+    restored = run(world, target, pool)
+    known = restored.source.image.remote[EVENTS, 1].version
+    assert restored.entries[EVENTS, 1].version == known + 1
+    assert fsck(target).errors == []
