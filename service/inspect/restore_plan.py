@@ -135,8 +135,8 @@ class PlanFacts(NamedTuple):
     else tells (`epochs` and `ends` by partition).
 
     `newest_ms` is the newest time in any document, `restores_since` how many clusters were restored since the
-    cut and lost again; `later_topics` were made after it, `later_partitions` added to topics;
-    `later_cuts` are complete and could be restored in its place.
+    cut and lost again, `restores` how many ever; `later_topics` were made after it, `later_partitions` added
+    to topics; `later_cuts` are complete and could be restored in its place.
     """
 
     source_id: str
@@ -149,6 +149,7 @@ class PlanFacts(NamedTuple):
     newest_ms: int
     passed_over: tuple[str, ...] = ()
     restores_since: int = 0
+    restores: int = 0
     later_topics: tuple[str, ...] = ()
     later_partitions: tuple[str, ...] = ()
     later_cuts: tuple[int, ...] = ()
@@ -208,7 +209,9 @@ def _partitions(facts: PlanFacts, topic: TopicImage, pieces: Pieces, gap: int) -
         row = rows[number] if number < len(rows) else NEVER_LED
         epochs = (partition.leader_epoch, facts.epochs.get(place, 0))
         chain = facts.chains.get(place, FoundChain())
-        told = Told(max(epochs), max(chain.newest_end, facts.ends.get(place, 0)), facts.restores_since)
+        # A row of the cut before may be an ancestor's, behind which the cut's own cluster has gone on.
+        restores = facts.restores if row.leader_epoch == NO_LEADER else facts.restores_since
+        told = Told(max(epochs), max(chain.newest_end, facts.ends.get(place, 0)), restores)
         plan = _partition(place, row, chain, pieces, gap, told, facts.ref.key, is_promised=is_promised)
         earlier = facts.image.restored_tails.get(place)
         # One that was still loading has nothing of its own; the earlier cut's tails are kept as long.

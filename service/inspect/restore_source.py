@@ -189,6 +189,7 @@ def plan_of(
         newest_ms,
         source.passed_over,
         source.restores_since,
+        len(source.ancestors),
         tuple(sorted(name for one, name in source.highest.topics.items() if one not in known)),
         tuple(
             f"{source.image.topics_by_id[topic_id].name}-{number}" for topic_id, number in source.later_places

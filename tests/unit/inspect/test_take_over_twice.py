@@ -11,11 +11,13 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from crc32c import crc32c
 
 from service.base.errors import ConfigError
 from service.base.threads import SystemThreads
-from service.remote.format.cut_codec import decode_cuts, encode_cuts
-from service.remote.format.keys import CLUSTER_KEY, CUT_NAME, TOPICS_KEY, HeadKey, head_key
+from service.inspect.restore_source import CutChoice, read_source
+from service.remote.format.cut_codec import NO_LEADER, CutRef, decode_cuts, encode_cut, encode_cuts
+from service.remote.format.keys import CLUSTER_KEY, CUT_NAME, TOPICS_KEY, CutKey, HeadKey, cut_key, head_key
 from service.remote.format.manifest_codec import (
     encode_cluster,
     encode_head,
@@ -28,7 +30,7 @@ from service.remote.reading.object_reader import open_cluster_file, open_publish
 from service.remote.stores.memory_store import MemoryStore
 from service.remote.stores.store import ObjectStore
 from tests.unit.inspect.cuts import EVENTS, OFFSETS, TIERED, Cutting, internal_log
-from tests.unit.inspect.test_take_over import order, run
+from tests.unit.inspect.test_take_over import GAP, order, run
 from tests.unit.tiering.world import WRITER, Fault, FaultyStore, World
 
 NODE = Stamp(7, WRITER)
@@ -134,3 +136,28 @@ def test_an_archive_that_cannot_be_read_any_more_ends_the_restore(world: World, 
     assert restored.entries[EVENTS, 0].manifest_key == chain.key
     assert chain.manifest.cluster_id == restored.cluster_id
     assert (OFFSETS, 0) not in restored.entries
+
+
+def test_a_row_that_a_heirs_loose_cut_has_of_its_source_is_followed_by_the_heirs_own_records(
+    world: World, pool: Executor
+) -> None:
+    """The heir took records of a partition, and lost its only replica before its first cut."""
+    first = run(world, pool)
+    world.bucket.put(CLUSTER_KEY, encode_cluster(open_cluster_file(world.bucket)._replace(stamp=NODE)))
+    source = first.source.cut
+    rows = {
+        topic: tuple(row._replace(leader_epoch=NO_LEADER) for row in rows)
+        for topic, rows in source.topics.items()
+    }
+    cut = source._replace(cluster_id=first.cluster_id, cut=2, is_exact=False, topics=rows, stamp=NODE)
+    key, data = cut_key(CutKey(2, UUID(int=5))), encode_cut(cut)
+    world.bucket.put(key, data)
+    cuts = decode_cuts(world.bucket.get(CUT_NAME, max_size=1 << 16))
+    ref = CutRef(2, key, len(data), crc32c(data), cut.at_ms, is_exact=False, is_complete=True)
+    world.bucket.put(CUT_NAME, encode_cuts(cuts._replace(kept=(*cuts.kept, ref), stamp=NODE)))
+    again, plan = read_source(world.bucket, CutChoice(number=2, allows_loose=True), pool, gap=GAP)
+    assert (again.ref.cut, again.restores_since) == (2, 0)
+    for place, before in first.plan.partitions.items():
+        after = plan.partitions[place]
+        assert after.loaded_end == before.loaded_end
+        assert after.go_on >= before.go_on + GAP
