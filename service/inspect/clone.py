@@ -13,7 +13,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, NamedTuple
-from uuid import UUID
+from uuid import UUID, uuid5
 
 from crc32c import crc32c
 
@@ -134,8 +134,8 @@ class _Clone:
         found, plan = self._read(self.order.choice)
         check(found, plan)
         _check_readable(plan)
-        cluster_id = self._claim(found)
-        writer = Writer(RESTORER, claim_id(cluster_id, found.source_id, found.ref.cut))
+        cluster_id = self._claim(found, plan)
+        writer = self._writer(cluster_id, found, plan)
         tails = self._tails(found, plan)
         copied = sum(one.chain.segments for one in plan.partitions.values()) + len(tails.whole)
         copied += len(tails.parts)
@@ -172,26 +172,33 @@ class _Clone:
             partitions={**plan.partitions, **{place: again.partitions[place] for place in moved}}
         )
 
-    def _claim(self, found: RestoreSource) -> str:
+    def _writer(self, cluster_id: str, found: RestoreSource, plan: RestorePlan) -> Writer:
+        """Return who writes: it follows from what is cloned, so that another run knows this one's claim."""
+        claim = claim_id(cluster_id, found.source_id, found.ref.cut)
+        if self.order.wanted is not None:
+            claim = uuid5(claim, " ".join(map(str, sorted(_topics(plan)))))
+        return Writer(RESTORER, claim)
+
+    def _claim(self, found: RestoreSource, plan: RestorePlan) -> str:
         """Make the target the heir's; return its id."""
         wanted = self.order.cluster_id or self.order.new_id
         if wanted in found.owners:
             raise ConfigError(f"--cluster-id {wanted}: a clone has an id of its own (firn random-uuid)")
         now_ms = self.world.clock.now_ms()
-        writer = Writer(RESTORER, claim_id(wanted, found.source_id, found.ref.cut))
-        file = ClusterFile(wanted, Stamp(now_ms, writer), ancestors=_ancestors(found, now_ms))
+        stamp = Stamp(now_ms, self._writer(wanted, found, plan))
+        file = ClusterFile(wanted, stamp, ancestors=_ancestors(found, now_ms))
         seen = conditional.tagged_or_none(self.target, CLUSTER_KEY, max_size=MAX_SMALL_BYTES)
         if seen is not None:
             with naming(CLUSTER_KEY):
                 known = decode_cluster(seen.data)
-            claim = claim_id(known.cluster_id, found.source_id, found.ref.cut)
+            claim = self._writer(known.cluster_id, found, plan).incarnation
             is_ours = known.stamp is not None and known.stamp.writer.incarnation == claim
             if is_ours and self.order.cluster_id in (None, known.cluster_id):
                 self.say(f"going on with the clone for cluster {known.cluster_id}")
                 return known.cluster_id
             raise ConfigError(
                 f"--to: the prefix belongs to cluster {known.cluster_id}; give an empty prefix, and for a "
-                f"clone that was cut off the same --cut ({found.ref.cut} is the newest now)"
+                f"clone that was cut off the same --topics and --cut ({found.ref.cut} is the newest now)"
             )
         if any(not info.key.startswith(f"{PROBE_PREFIX}/") for info in islice(self.target.list(""), 8)):
             raise ConfigError("--to: the prefix is not empty, and no clone's; give an empty one")

@@ -349,3 +349,16 @@ def test_a_chain_whose_head_is_damaged_is_cloned_behind_its_other_versions(
     known = restored.source.image.remote[EVENTS, 1].version
     assert restored.entries[EVENTS, 1].version == known + 1
     assert fsck(target).errors == []
+
+
+def test_a_clone_of_some_topics_is_not_turned_into_one_of_others(
+    world: World, target: MemoryStore, pool: Executor
+) -> None:
+    """The cut of the second would name no tail of the first's topics, whose heir could not load them."""
+    run(world, target, pool, wanted=lambda name: name == "events")
+    before = stored(target)
+    for wanted in (lambda name: name != "events", None):
+        with pytest.raises(ConfigError, match="--topics"):
+            run(world, target, pool, wanted=wanted)
+    assert stored(target) == before
+    run(world, target, pool, wanted=lambda name: name.startswith("e"))
