@@ -222,9 +222,10 @@ class _TakeOver:
 
     def _write_claim(self, claim: _Claim, cluster_id: str, source: RestoreSource) -> None:
         """Replace `cluster.json`; where that is forced, also one that the source has written meanwhile."""
+        displaced = claim.file.cluster_id
         for _ in range(_ATTEMPTS if self._order.is_forced else 1):
             now_ms = self._world.clock.now_ms()
-            ancestor = Ancestor(claim.file.cluster_id, source.ref.cut, now_ms)
+            ancestor = Ancestor(displaced, source.ref.cut, now_ms)
             file = claim.file._replace(
                 cluster_id=cluster_id,
                 stamp=Stamp(now_ms, self._writer(cluster_id, source)),
@@ -234,12 +235,10 @@ class _TakeOver:
                 ancestors=(ancestor, *claim.file.ancestors)[:MAX_ANCESTORS],
             )
             if conditional.replace(self._store, CLUSTER_KEY, encode_cluster(file), claim.seen.tag):
-                self._say(
-                    f"the prefix is cluster {cluster_id}'s now; cluster {ancestor.cluster_id} is displaced"
-                )
+                self._say(f"the prefix is cluster {cluster_id}'s now; cluster {displaced} is displaced")
                 return
             claim = self._claim()
-            if claim.file.cluster_id != source.cluster.cluster_id:
+            if claim.file.cluster_id != displaced:
                 break
         raise ConfigError(f"{CLUSTER_KEY} was written meanwhile: the cluster that writes here lives")
 

@@ -119,6 +119,24 @@ def test_nothing_of_a_heir_that_has_started_is_undone_by_another_run(world: Worl
     assert why[head_key(EVENTS, 0)] >= 1
 
 
+def test_one_of_two_forced_take_overs_gives_way(world: World, pool: Executor) -> None:
+    """The other run ends after this one saw whose the prefix is, and before it reads what comes back."""
+    store, seen = FaultyStore(world.bucket), Counter[str]()
+
+    def decide(operation: str, key: str) -> Fault:
+        seen[key] += operation == "get"
+        if key == CLUSTER_KEY and seen[key] == 2:
+            seen[key] += 1
+            with ThreadPoolExecutor(1) as another:
+                run(world, another, replace(order(is_forced=True), new_id="the-other-heir-of-tests"))
+        return Fault.PASS
+
+    store.decide = decide
+    with pytest.raises(ConfigError, match=r"cluster\.json was written meanwhile"):
+        run(world, pool, order(is_forced=True), store=store)
+    assert open_cluster_file(world.bucket).cluster_id == "the-other-heir-of-tests"
+
+
 def test_an_archive_that_cannot_be_read_any_more_ends_the_restore(world: World, pool: Executor) -> None:
     """Its HEAD would stay the source's, of which a late write would have an effect."""
     store, said = FaultyStore(world.bucket), [0]
