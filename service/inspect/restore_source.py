@@ -196,7 +196,18 @@ def plan_of(
         ),
         source.later_cuts,
     )
-    return restore_plan(facts, pieces, gap=gap, wanted=wanted)
+    plan = restore_plan(facts, pieces, gap=gap, wanted=wanted)
+    return plan._replace(notes=(*_claim_notes(source), *plan.notes))
+
+
+def _claim_notes(source: RestoreSource) -> Iterator[str]:
+    """Yield which restore holds the prefix: a take-over goes on with its cut, whatever can be planned."""
+    if is_unfinished_claim(source.cluster):
+        until = source.cluster.ancestors[0].until_cut
+        yield (
+            f"the prefix is that of cluster {source.cluster.cluster_id}, which is restored from cut {until} "
+            f"and has not started yet: a take-over goes on with that cut"
+        )
 
 
 def read_source(

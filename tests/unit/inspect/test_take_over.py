@@ -313,6 +313,8 @@ def test_a_restore_that_was_cut_off_is_not_turned_into_another(world: World, poo
         run(world, pool, store=store)
     with pytest.raises(ConfigError, match="for cut 2"):
         run(world, pool, replace(order(), choice=CutChoice(number=1)))
+    notes = read_source(world.bucket, CutChoice(), pool)[1].notes
+    assert [one for one in notes if f"{HEIR}, which is restored from cut 2 and has not started" in one]
     with pytest.raises(ConfigError, match=HEIR):
         run(world, pool, order(cluster_id="yet-another-of-tests-1"))
     assert run(world, pool).cluster_id == HEIR
