@@ -20,7 +20,7 @@ from service.remote.format.cut_codec import Cuts, ErasureRef
 from service.remote.format.documents import MAX_STORED_BYTES
 from service.remote.format.erase_codec import ErasureOrder, OrderReference, open_erasure
 from service.remote.format.keys import ERASE_PREFIX, ErasureKey, parse_key
-from service.remote.stores.errors import UNREADABLE, naming, raise_of_the_store
+from service.remote.stores.errors import UNREADABLE, ObjectNotFound, naming, raise_of_the_store
 from service.remote.stores.store import ObjectStore
 
 
@@ -70,6 +70,8 @@ def _in_the_bucket(store: ObjectStore) -> Iterator[ErasureRef]:
         if isinstance(parsed, ErasureKey):
             try:
                 data = store.get(info.key, max_size=MAX_STORED_BYTES)
+            except ObjectNotFound:
+                continue  # an order that is over goes at last, as nothing has its keys any more
             except CorruptionError as e:
                 raise ConfigError(f"an order to erase keys cannot be read: {e}") from e
             yield ErasureRef(parsed.id, info.key, len(data), crc32c(data))

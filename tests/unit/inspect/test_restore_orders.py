@@ -29,7 +29,7 @@ from service.remote.stores.read_only_store import ReadOnlyStore
 from service.remote.stores.store import ObjectStore
 from tests.support.world import make_world
 from tests.unit.inspect.cuts import EVENTS, TIERED, Cutting, damage, internal_log
-from tests.unit.tiering.world import CLUSTER, World
+from tests.unit.tiering.world import CLUSTER, Fault, FaultyStore, World
 
 HEIR = "heir-of-the-tests-0002"
 ORDER, OTHER = UUID(int=41), UUID(int=42)
@@ -154,6 +154,21 @@ def test_an_order_that_is_taken_while_the_prefix_is_taken_over_comes_along(
     assert {one.id for one in orders_in(restored)} == {ORDER, late}
     assert listed(world.bucket) == [ORDER, late]
     assert restored.plan.partitions[EVENTS, 0].go_on == end + 900 + 10
+
+
+def test_an_order_that_goes_while_the_bucket_is_listed_stops_nothing(world: World, pool: Executor) -> None:
+    """`CUT` cannot be read, so the orders are those whose documents are there."""
+    world.bucket.put(CUT_NAME, b"{}")
+    store = FaultyStore(world.bucket)
+
+    def decide(operation: str, key: str) -> Fault:
+        if operation == "get" and key == order_of(OTHER).key:
+            world.bucket.delete([key])
+        return Fault.PASS
+
+    store.decide = decide
+    source, _ = read_source(store, CutChoice(), pool)
+    assert [one.id for one in source.orders] == [ORDER]
 
 
 def test_cuts_that_the_source_gives_up_meanwhile_are_not_kept(world: World, pool: Executor) -> None:
