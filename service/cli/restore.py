@@ -345,6 +345,7 @@ def _cloned(
         endpoint=endpoint_of(args),
         region=args.region,
         encryption=encryption_of(args),
+        say=say,
     )
     order = CloneOrder(_choice(args), new_id, args.cluster_id, args.offset_gap, _wanted(args))
     with world.threads.pool("restore", _THREADS) as pool, copies as copy:

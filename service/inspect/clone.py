@@ -39,7 +39,7 @@ from service.remote.catalog import CatalogEntry
 from service.remote.format.ancestors import MAX_ANCESTORS, Ancestor
 from service.remote.format.cut_codec import Place, TailRef, encode_cut, encode_cuts
 from service.remote.format.keys import CLUSTER_KEY, CUT_NAME, TOPICS_KEY, head_key, partition_prefix
-from service.remote.format.manifest import Manifest, PageRef
+from service.remote.format.manifest import Child, Manifest, PageRef
 from service.remote.format.manifest_codec import (
     MAX_SMALL_BYTES,
     MAX_TOPICS_BYTES,
@@ -57,6 +57,7 @@ from service.remote.stores.conditional import PROBE_PREFIX
 from service.remote.stores.errors import (
     UNREADABLE,
     ObjectNotFound,
+    StoreRefused,
     StoreUnavailable,
     naming,
     raise_of_the_store,
@@ -65,6 +66,7 @@ from service.remote.stores.store import ObjectStore, Tagged
 from service.tiering.archive_attempt import catalog_entry
 
 _ATTEMPTS: Final = 5
+_TRIES: Final = 2
 _MOST_NAMED: Final = 20
 _WRITE_PRICE: Final = 5e-6
 """US$ of a request that writes, by S3's list"""
@@ -83,12 +85,20 @@ class CloneOrder:
     wanted: Callable[[str], bool] | None = None
 
 
+class _Object(NamedTuple):
+    """An object that a clone needs; `crc32c` is None where only the object itself tells it."""
+
+    key: str
+    size: int
+    crc32c: int | None = None
+
+
 class _Named(NamedTuple):
-    """One partition's chain in the source, and the objects that a clone needs of it, with their sizes."""
+    """One partition's chain in the source, and the objects that a clone needs of it."""
 
     place: Place
     opened: OpenedChain
-    objects: tuple[tuple[str, int], ...]
+    objects: tuple[_Object, ...]
 
 
 def clone(
@@ -213,7 +223,7 @@ class _Clone:
 
     def _copy_tails(self, tails: TailsToCopy) -> list[TailRef]:
         """Copy tails; return how the clone's cut names them."""
-        self._copy_all([(ref.key, ref.size) for ref in tails.whole])
+        self._copy_all([_Object(ref.key, ref.size) for ref in tails.whole])
         refs = list(tails.whole)
         with section_copier(self.source, self.target, self.world.threads) as copy:
             for ref in self.pool.map(lambda part: self._copied_part(copy, part), tails.parts):
@@ -261,28 +271,30 @@ class _Clone:
     def _named(self, found: RestoreSource, plan: RestorePlan, place: Place) -> _Named:
         opened = open_heir_chain(self.source, found.owners, found.image, found.cut, place)
         heir = opened.heir
-        objects = [
-            (one.key, one.stored_size if isinstance(one, PageRef) else one.size)
-            for one in named_objects(self.source, heir.base)
-        ]
-        objects += [(one.key, one.size) for one in heir.following]
+        objects = [_object(one) for one in named_objects(self.source, heir.base)]
+        objects += map(_object, heir.following)
         if plan.partitions[place].segment_key and heir.overlap is not None:
-            objects.append((heir.overlap.key, heir.overlap.size))
+            objects.append(_object(heir.overlap))
         there = {info.key for info in self.target.list(partition_prefix(*place))}
-        return _Named(place, opened, tuple(one for one in objects if one[0] not in there))
+        return _Named(place, opened, tuple(one for one in objects if one.key not in there))
 
-    def _copy_all(self, objects: list[tuple[str, int]]) -> None:
+    def _copy_all(self, objects: list[_Object]) -> None:
         for missing in self.pool.map(self._copied, objects):
             if missing is not None:
                 self.missing.append(missing)
 
-    def _copied(self, one: tuple[str, int]) -> str | None:
-        key, size = one
+    def _copied(self, one: _Object) -> str | None:
+        """Copy an object, twice where its bytes changed on their way; return why it cannot be."""
         try:
-            self.copy(key, size)
+            for _ in range(_TRIES):
+                self.copy(one.key, one.size)
+                if one.crc32c is None:
+                    return None
+                if crc32c(self.target.get(one.key, max_size=one.size)) == one.crc32c:
+                    return None
         except (ObjectNotFound, CorruptionError) as e:
             return str(e)
-        return None
+        return f"{one.key}: its copy has other bytes"
 
     def _fail_if_missing(self) -> None:
         if self.missing:
@@ -349,12 +361,9 @@ class _Clone:
         stamp = Stamp(self.world.clock.now_ms(), writer)
         ref = found.ref
         if self.order.wanted is None:
-            try:
-                self.copy(found.cut.metadata.key, found.cut.metadata.size)
-                self.copy(ref.key, ref.stored_size)
-            except UNREADABLE as e:
-                raise_of_the_store(e)
-                raise ConfigError(f"the source has let go of the cut meanwhile: {e}") from e
+            metadata = found.cut.metadata
+            self._copy_document(_Object(metadata.key, metadata.size, metadata.crc32c), "the cut was let go")
+            self._copy_document(_Object(ref.key, ref.stored_size, ref.crc32c), "the cut was let go")
         else:
             chosen = chosen_cut(found.cut, found.image, _topics(plan), tails, writer.incarnation)
             self.target.put(chosen.cut.metadata.key, chosen.snapshot)
@@ -391,11 +400,23 @@ class _Clone:
     def _copy_orders(self, found: RestoreSource) -> None:
         """Copy the orders to erase keys: what the clone has of their topics may have the keys."""
         for order in found.orders:
-            try:
-                self.copy(order.key, order.stored_size)
-            except UNREADABLE as e:
-                raise_of_the_store(e)
-                raise ConfigError(f"an order to erase keys ended meanwhile, clone again: {e}") from e
+            document = _Object(order.key, order.stored_size, order.crc32c)
+            self._copy_document(document, "an order to erase keys ended")
+
+    def _copy_document(self, one: _Object, why: str) -> None:
+        try:
+            problem = self._copied(one)
+        except StoreRefused as e:
+            raise_of_the_store(e)
+            problem = str(e)
+        if problem is not None:
+            raise ConfigError(f"{why} meanwhile, or cannot be copied; clone again: {problem}")
+
+
+def _object(child: Child) -> _Object:
+    if isinstance(child, PageRef):
+        return _Object(child.key, child.stored_size, child.crc32c)
+    return _Object(child.key, child.size)
 
 
 def _has_offsets_of(manifest: Manifest, heir: HeirChain) -> bool:

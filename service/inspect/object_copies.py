@@ -1,5 +1,9 @@
 """Copies objects from one prefix to another: by the store itself where both are in it, else through here.
 
+What passes through here is compared with the checksums that segments and tails have of their parts. What
+differs is read once more, as bytes may have changed on their way; what is damaged at the source is copied as
+it is, and said.
+
 Blocks. The functions that are returned are safe from any thread. They raise `ObjectNotFound` for an object
 that the source does not have, and the stores' other errors.
 """
@@ -11,9 +15,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from service.base.errors import CorruptionError
 from service.base.threads import Threads
 from service.base.types import Buffer
 from service.base.world import World
+from service.inspect.object_parts import parts_of, proved
 from service.remote.stores.boto3_client import s3_client, translated
 from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.obstore_store import open_store
@@ -32,7 +38,9 @@ CopyObject = Callable[[str, int], None]
 
 
 @contextmanager
-def through_here(source: ObjectStore, target: ObjectStore, threads: Threads) -> Iterator[CopyObject]:
+def through_here(
+    source: ObjectStore, target: ObjectStore, threads: Threads, say: Callable[[str], None]
+) -> Iterator[CopyObject]:
     """Yield a copier that reads and writes, for two stores that know nothing of each other.
 
     Few objects at a time, as their bytes are in memory; read by threads of their own, as obstore's client
@@ -46,10 +54,19 @@ def through_here(source: ObjectStore, target: ObjectStore, threads: Threads) -> 
                 yield readers.submit(source.get_range, key, start, length).result()
 
         def write(key: str, size: int) -> None:
-            if size:
-                target.put_stream(key, windows(key, size), size)
-            else:
+            if not size:
                 target.put(key, b"")
+                return
+            for is_last in (False, True):
+                try:
+                    parts = readers.submit(parts_of, source, key, size).result()
+                    target.put_stream(key, proved(key, windows(key, size), parts), size)
+                except CorruptionError as e:
+                    if is_last:
+                        say(f"copied as it is: {e}")
+                else:
+                    return
+            target.put_stream(key, windows(key, size), size)
 
         yield lambda key, size: writers.submit(write, key, size).result()
 
@@ -65,13 +82,14 @@ def copier_of(
     endpoint: str | None,
     region: str | None,
     encryption: S3Encryption | None,
+    say: Callable[[str], None],
 ) -> AbstractContextManager[CopyObject]:
     """Return the best copier for two URLs, to be used within a block: within a bucket, and between buckets of
-    S3, no byte comes here."""
+    S3, no byte comes here. `say` is called with what is damaged."""
     old, new = urlsplit(from_url), urlsplit(to_url)
     if not new.netloc or (old.scheme, old.netloc) != (new.scheme, new.netloc):
         if not (is_s3(from_url) and is_s3(to_url)):
-            return through_here(source, target, world.threads)
+            return through_here(source, target, world.threads, say)
     elif encryption is None:
         root = open_store(f"{new.scheme}://{new.netloc}", world=world, endpoint=endpoint, region=region)
         before, after = old.path.strip("/"), new.path.strip("/")

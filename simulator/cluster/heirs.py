@@ -211,7 +211,7 @@ class HeirWorld(CuttingWorld):
                     store = ProvenUploads(target, target.verifies_uploads)
                     return take_over(store, order, own, pool, self.tell, lambda *_: None)
                 cloning = CloneOrder(wanted.choice, new_id, None, OFFSET_GAP)
-                with through_here(ReadOnlyStore(source), target, own.threads) as copy:
+                with through_here(ReadOnlyStore(source), target, own.threads, self.tell) as copy:
                     return clone(
                         ReadOnlyStore(source), target, copy, cloning, own, pool, self.tell, lambda *_: None
                     )

@@ -48,6 +48,7 @@ def test_the_store_copies_and_no_byte_comes_here(endpoint: str, is_same_bucket: 
             endpoint=proxy.endpoint,
             region="us-east-1",
             encryption=None,
+            say=print,
         )
         with copies as copy:
             copy("data/x.seg", len(DATA))
@@ -64,7 +65,9 @@ def test_bytes_pass_through_here_between_stores_of_two_kinds(tmp_path: Path, siz
     source, target = (open_store(url, world=WORLD) for url in (old, new))
     data = bytes(size)
     source.put("data/x.seg", data)
-    copies = copier_of(old, new, source, target, WORLD, {}, endpoint=None, region=None, encryption=None)
+    copies = copier_of(
+        old, new, source, target, WORLD, {}, endpoint=None, region=None, encryption=None, say=print
+    )
     with copies as copy:
         copy("data/x.seg", size)
     assert target.get("data/x.seg", max_size=1 << 30) == data

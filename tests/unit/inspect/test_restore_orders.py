@@ -184,7 +184,7 @@ def test_cuts_that_the_source_gives_up_meanwhile_are_not_kept(world: World, pool
 
 def test_a_clone_has_their_objects(world: World, pool: Executor) -> None:
     source, target = ReadOnlyStore(world.bucket), MemoryStore(SystemThreads())
-    with through_here(source, target, SystemThreads()) as copy:
+    with through_here(source, target, SystemThreads(), print) as copy:
         restored = clone(
             source,
             target,
