@@ -12,6 +12,8 @@ from service.base.errors import ConfigError
 from service.remote.format.erase_codec import MAX_KEYS
 
 _MOST_BYTES: Final = 1 << 30
+_NO_TEXT: Final = (b"\0", b"\r")
+"""Bytes that no line of text has: the file is UTF-16, binary, or its lines end otherwise."""
 
 
 def decoded(text: bytes, what: str) -> bytes:
@@ -25,7 +27,8 @@ def decoded(text: bytes, what: str) -> bytes:
 def lines_of_file(name: str, *, is_base64: bool) -> list[bytes]:
     """Return a key for each line of a file, or of standard input for `-`; empty lines are none.
 
-    Raises `ConfigError` for too many, none, or a line that is not base64 where it has to be; `OSError`.
+    Raises `ConfigError` for too many, none, or a line that is not base64, or not text, where it has to be;
+    `OSError`.
     """
     data = sys.stdin.buffer.read(_MOST_BYTES + 1) if name == "-" else _read(Path(name))
     if len(data) > _MOST_BYTES:
@@ -36,6 +39,12 @@ def lines_of_file(name: str, *, is_base64: bool) -> list[bytes]:
             f"remove it, or give keys that begin so as base64"
         )
     lines = [line.removesuffix(b"\r") for line in data.split(b"\n")]
+    for number, line in enumerate(() if is_base64 else lines, 1):
+        if any(one in line for one in _NO_TEXT):
+            raise ConfigError(
+                f"--keys-file {name}: line {number} is no text in UTF-8 that ends with a line feed; "
+                f"give keys with NUL or carriage return as base64"
+            )
     keys = [
         decoded(line, f"--keys-file {name}: line {number}") if is_base64 else line
         for number, line in enumerate(lines, 1)

@@ -46,6 +46,17 @@ def test_a_byte_order_mark_is_refused_as_it_would_be_part_of_a_key(tmp_path: Pat
         lines_of_file(file(tmp_path, b"\xef\xbb\xbfone\n"), is_base64=False)
 
 
+@pytest.mark.parametrize(
+    "data",
+    ["one\ntwo\n".encode("utf-16"), "one".encode("utf-16-le"), b"one\rtwo\r", b"one\n\x00\x01\n"],
+    ids=["UTF-16 with a mark", "UTF-16", "carriage returns", "binary"],
+)
+def test_a_file_that_is_no_text_is_refused_as_its_lines_are_no_keys(tmp_path: Path, data: bytes) -> None:
+    with pytest.raises(ConfigError, match=r"line [12] is no text") as caught:
+        lines_of_file(file(tmp_path, data), is_base64=False)
+    assert "one" not in str(caught.value)
+
+
 @pytest.mark.parametrize("data", [b"", b"\n\n\r\n"])
 def test_a_file_without_keys_is_refused(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(ConfigError, match="it has no key"):
