@@ -57,7 +57,9 @@ _TOLD_AT_ONCE: Final = 1_000
 class ErasingCleaner(Protocol):
     """Interface of `hot.cleaning.cleaner.Cleaner` to this module."""
 
-    async def erase(self, log: LocalLog, order: LocalErasure, open_orders: Collection[UUID]) -> Erasing: ...
+    async def erase(
+        self, log: LocalLog, order: LocalErasure, orders: Callable[[], Collection[UUID]], /
+    ) -> Erasing: ...
 
 
 class _Key(NamedTuple):
@@ -311,9 +313,9 @@ class LocalErasures:
         try:
             keys = (await self._documents.open(erasure)).keys
             order = LocalErasure(key.order_id, keys, *end)
-            done = await self._cleaner.erase(log, order, self._image().erasures)
+            done = await self._cleaner.erase(log, order, lambda: self._image().erasures)
         except Aborted:
-            _log.info("erasure %s: %s has changed, it begins again", key.order_id, log.tip)
+            _log.info("erasure %s: %s has changed, or the order is cancelled", key.order_id, log.tip)
         except (StorageError, CorruptionError) as e:
             self.metrics.erasure_failures += 1
             if (wait := self._waits.get(key)) is not None:

@@ -230,11 +230,14 @@ class Cleaner:
 
     # One erasure
 
-    async def erase(self, log: LocalLog, order: LocalErasure, open_orders: Collection[UUID]) -> Erasing:
+    async def erase(
+        self, log: LocalLog, order: LocalErasure, orders: Callable[[], Collection[UUID]]
+    ) -> Erasing:
         """Carry out an order in one log, once nothing else changes it and a thread of the cleaner's share is
         free; ``log.cleaner.enable`` has no say in it. Returns what was done.
 
-        `Aborted` where the log is not in use any more, or was truncated; `CorruptionError` if it is damaged,
+        `Aborted` where the log is not in use any more, or was truncated, or the order is none of `orders` any
+        more; `CorruptionError` if it is damaged,
         `StorageError`: to be tried again.
         """
         while log in self._runs or self._erasing >= max(self._settings().threads, 1):
@@ -249,7 +252,7 @@ class Cleaner:
         self._runs[log] = run
         self._erasing += 1
         try:
-            await run.run(order, open_orders, self._listener.flush, self._listener.delete_queued)
+            await run.run(order, orders, self._listener.flush, self._listener.delete_queued)
         except (StorageError, CorruptionError) as e:
             log.latch.note(e)
             if log.latch.failure is not None:

@@ -63,21 +63,29 @@ class Erasing(LogRewrite):
     ) -> None:
         super().__init__(log, io, cleaner_io, world, settings, throttle, is_in_use)
         self.segments = 0
+        self._is_wanted: Callable[[], bool] = lambda: True
+
+    def _check(self) -> None:
+        super()._check()
+        if not self._is_wanted():
+            raise Aborted
 
     async def run(
         self,
         order: LocalErasure,
-        open_orders: Collection[UUID],
+        orders: Callable[[], Collection[UUID]],
         flush: Callable[[LocalLog], Awaitable[None]],
         delete_queued: Callable[[LocalLog], None],
     ) -> None:
-        """Carry out the order, and note it in the log's file. `open_orders`: those that the file keeps.
-        `delete_queued` has the files in the log's deletion queue deleted soon.
+        """Carry out the order, and note it in the log's file. `orders` returns those that are there now: once
+        the order is none of them, as it was cancelled, no other segment is changed. The file keeps the lines
+        of these alone. `delete_queued` has the files in the log's deletion queue deleted soon.
 
         `Aborted`; `CorruptionError` if the log is damaged, `StorageError`. Each leaves a sound log; the next
         run goes on.
         """
         log, state, end = self.log, self.log.state, order.end_offset
+        self._is_wanted = lambda: order.order_id in orders()
         self._truncations, cuts = state.truncations, state.erased.cuts
         self._check()
         if end > log.recovery_point:
@@ -93,7 +101,7 @@ class Erasing(LogRewrite):
             raise damage
         await self._wait_for_deletions(end, delete_queued)
         line = ErasedLine(end, order.leader_epoch)
-        if not await self._io.run(state.erased.add, order.order_id, line, open_orders, cuts):
+        if not await self._io.run(state.erased.add, order.order_id, line, orders(), cuts):
             raise Aborted
 
     def _sealed_below(self, end: int) -> list[tuple[Segment, int]]:

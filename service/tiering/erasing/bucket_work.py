@@ -56,6 +56,7 @@ _LOOKED_AT_ONCE: Final = 64
 """Objects that one call on a thread looks at."""
 _MOST_CLEAN: Final = 200_000
 """Most objects that are known to be clean and not looked at again."""
+_CANCELLED: Final = "the order was cancelled"
 
 
 class _Found(NamedTuple):
@@ -80,6 +81,11 @@ class _Pass:
         self.is_changed = False
         self.must_end = False
         self.problems: list[str] = []
+
+    def end(self, why: str) -> None:
+        """Note that there is no use in going on."""
+        self.problems.append(why)
+        self.must_end = True
 
     @property
     def words(self) -> str:
@@ -198,7 +204,10 @@ class BucketWork:
         return self._context.backoff_ms(count)
 
     async def _carry_out(self, erasure: Erasure, partition: TieredPartition) -> str | None:
-        """Return None once the chain is clean and the catalog knows; else why it is not."""
+        """Return None once the chain is clean and the catalog knows, or nobody wants that any more; else why
+        it is not."""
+        if not self._is_open(erasure.id):
+            return None
         place = partition.tip.topic_id, partition.tip.partition
         epoch = partition.leader_epoch
         if self._writer.running(*place) is not None or not await self._partitions.quiet(*place):
@@ -212,7 +221,7 @@ class BucketWork:
             if partition.leader_epoch != epoch:
                 return RewriteOutcome.FENCED.value
             entry = self._catalog.entry(*place)
-            if entry is None or not entry.segments or entry.start_offset >= end.offset:
+            if entry is None or not entry.segments:
                 break
             done = await self._pass(order, partition, entry, end)
             if done.must_end or (not done.is_changed and done.problems):
@@ -227,6 +236,11 @@ class BucketWork:
             self._note_chain(work, place, is_over=True)
         return None
 
+    def _is_open(self, order_id: UUID) -> bool:
+        """Return whether the order is to be carried out: it may be cancelled while that goes on."""
+        erasure = self._catalog.erasures().get(order_id)
+        return erasure is not None and erasure.is_open
+
     async def _pass(
         self, order: OpenOrder, partition: TieredPartition, entry: CatalogEntry, end: OrderEnd
     ) -> _Pass:
@@ -237,6 +251,9 @@ class BucketWork:
         while offset is not None:
             now = self._catalog.entry(partition.tip.topic_id, partition.tip.partition)
             if now is None or not now.segments:
+                return done
+            if not self._is_open(order.order.id):
+                done.end(_CANCELLED)
                 return done
             await self._wait_for_quota()
             found = await self._context.pool.watch(partial(self._look, order, partition, now, offset, end))
@@ -262,6 +279,9 @@ class BucketWork:
         done: _Pass,
     ) -> None:
         """Write a run anew; where it cannot be, each of its objects by itself: one may be damaged."""
+        if not self._is_open(order.order.id):
+            done.end(_CANCELLED)
+            return
         first, last = run[0].base_offset, run[-1].last_offset
         tip, rule = partition.tip, ErasureRule(order.keys, end)
         try:

@@ -53,7 +53,7 @@ def erase(
         settings = CleanerSettings(buffer_bytes=buffer_bytes)
         run = Erasing(log, io, io, world, lambda: settings, Throttle(world.clock), lambda _: True)
         try:
-            await run.run(order, open_orders, _flush, delete_queued)
+            await run.run(order, lambda: open_orders, _flush, delete_queued)
         finally:
             await io.finish()
         return run

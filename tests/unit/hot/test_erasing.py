@@ -318,8 +318,25 @@ def test_lines_of_orders_that_are_gone_go(tmp_path: Path) -> None:
     log = filled(tmp_path)
     ids = [UUID(int=n) for n in range(1, 4)]
     for one in ids:
-        erase(log, order_of(b"gone", end=9, order_id=one), open_orders=ids[1:])
+        erase(log, order_of(b"gone", end=9, order_id=one), open_orders={one, *ids[1:]})
     assert [log.state.has_erased(one) for one in ids] == [False, True, True]
+
+
+def test_an_order_that_is_cancelled_meanwhile_changes_no_other_segment(tmp_path: Path) -> None:
+    disk, orders = FaultDisk(), {ORDER}
+    log = filled(tmp_path, disk)
+    before, first_end = records_in(log), log.state.segments.bases[1]
+
+    def cancels(path: Path) -> bool:
+        if ".cleaned" in path.name:
+            orders.clear()
+        return False
+
+    disk.fail("rename", only=cancels)
+    with pytest.raises(Aborted):
+        erase(log, order_of(b"gone", end=log.log_end_offset), open_orders=orders)
+    assert records_in(log) == [one for one in before if one.offset >= first_end or one.key != b"gone"]
+    assert not log.state.has_erased(ORDER)
 
 
 def test_a_truncation_before_the_file_is_written_aborts_it(tmp_path: Path) -> None:

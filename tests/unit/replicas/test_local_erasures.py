@@ -474,7 +474,9 @@ class SlowCleaner:
         self.may_go = asyncio.Event()
         self.failures: list[Exception] = []
 
-    async def erase(self, log: LocalLog, order: LocalErasure, open_orders: Collection[UUID]) -> Erasing:
+    async def erase(
+        self, log: LocalLog, order: LocalErasure, orders: Callable[[], Collection[UUID]]
+    ) -> Erasing:
         self.begun.append(order)
         if self.failures:
             raise self.failures.pop()

@@ -414,8 +414,9 @@ def test_a_topic_of_another_order_is_left_alone(world: World) -> None:
     assert world.catalog.notes[ORDER].keys() == {(TOPIC, 0)}
 
 
+@pytest.mark.parametrize("end", [1000, 3], ids=["behind it", "where the log begins"])
 @pytest.mark.parametrize("entries", [8, 2], ids=["manifest", "page"])
-def test_an_object_in_which_the_log_begins_is_written_anew(tmp_path: Path, entries: int) -> None:
+def test_an_object_in_which_the_log_begins_is_written_anew(tmp_path: Path, entries: int, end: int) -> None:
     """DeleteRecords moves the start to within an object, whose bytes are all there. Its borders stay."""
     world = World(tmp_path / "disk", limits=ManifestLimits(entries=entries), segment_bytes=700)
     (replica,) = world.replicas
@@ -430,7 +431,7 @@ def test_an_object_in_which_the_log_begins_is_written_anew(tmp_path: Path, entri
     assert before is not None
     assert before.start_offset == 3
     assert world.live(replica)[0].base_offset == 2, "else this test shows nothing"
-    give(world, order_of(GONE))
+    give(world, order_of(GONE, ends=(end,)))
     tell(world, 1)
     work = Work(world)
     work.round()
