@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
+from typing import TYPE_CHECKING
 
 from service.cli.arguments import add_json_option
 from service.cli.report import Report
 from service.cli.stores import add_store_options, endpoint_of
+
+if TYPE_CHECKING:
+    from service.base.world import World
+    from service.inspect.unfinished_files import UnfinishedFiles
+    from service.inspect.unfinished_uploads import UnfinishedUploads
+    from service.remote.stores.obstore_store import ObstoreStore
 
 _DAY_H = 24
 
@@ -19,8 +26,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description="List the objects that no published manifest names, or delete them (--delete). A running"
         " node sweeps by itself; this is for prefixes that no node writes to. HEADs and the newest copy of"
         " the metadata in the bucket say which objects are live; without a readable copy nothing is swept."
-        " Partitions that cannot be judged for sure are skipped, with the reason. In S3 it then lists, or"
-        " aborts, multipart uploads that were not finished.",
+        " Partitions that cannot be judged for sure are skipped, with the reason. In S3 and folders it then"
+        " lists, or aborts, uploads that were not finished.",
     )
     parser.add_argument("url", metavar="URL", help="s3://bucket/prefix, gs://, az:// or file:///dir")
     parser.add_argument("--delete", action="store_true", help="delete them; otherwise they are only listed")
@@ -50,7 +57,6 @@ def run(args: argparse.Namespace) -> int:
     from service.inspect.sweep import Skipped, delete_orphans, find_orphans
     from service.remote.stores.errors import StoreRefused, raise_of_the_store
     from service.remote.stores.obstore_store import open_store
-    from service.remote.stores.s3_address import is_s3
     from service.tiering.store_clock import StoreClock
 
     if problem := store_url_problem(args.url):
@@ -91,21 +97,39 @@ def run(args: argparse.Namespace) -> int:
         + (f"{deleted} deleted" if args.delete else "none deleted (--delete)")
     )
     aborted = None
-    if whole_topic is None and is_s3(args.url):
-        aborted, is_done = _sweep_uploads(args, report)
+    if whole_topic is None and (uploads := _uploads(args, store, world, now_ms)) is not None:
+        aborted, is_done = _sweep_uploads(args, uploads, report)
         is_kept |= not is_done
     report.end(url=args.url, executed=args.delete, deleted=deleted, aborted=aborted)
     return 1 if is_kept else 0
 
 
-def _sweep_uploads(args: argparse.Namespace, report: Report) -> tuple[int, bool]:
-    """List unfinished uploads of S3, or abort them; return how many were aborted, and whether the store has
-    refused none."""
+def _uploads(
+    args: argparse.Namespace, store: ObstoreStore, world: World, now_ms: int
+) -> UnfinishedUploads | UnfinishedFiles | None:
+    """Return the unfinished uploads of S3 or of a folder; None where the store does not tell of any."""
+    from service.remote.stores.folder_store import FolderStore
+    from service.remote.stores.s3_address import is_s3
+
+    if isinstance(store, FolderStore):
+        from service.inspect.unfinished_files import UnfinishedFiles
+
+        return UnfinishedFiles(world.disk, store.root, now_ms)
+    if not is_s3(args.url):
+        return None
     from service.inspect.unfinished_uploads import UnfinishedUploads
     from service.remote.stores.boto3_client import s3_client
+
+    return UnfinishedUploads(*s3_client(args.url, endpoint_of(args), args.region, os.environ))
+
+
+def _sweep_uploads(
+    args: argparse.Namespace, uploads: UnfinishedUploads | UnfinishedFiles, report: Report
+) -> tuple[int, bool]:
+    """List unfinished uploads, or abort them; return how many were aborted, and whether the store has refused
+    none."""
     from service.remote.stores.errors import StoreRefused
 
-    uploads = UnfinishedUploads(*s3_client(args.url, endpoint_of(args), args.region, os.environ))
     found = aborted = 0
     is_done = True
     try:

@@ -49,7 +49,7 @@ class FolderStore(ObstoreStore):
         except (exceptions.BaseError, OSError, ValueError) as e:
             raise ConfigError(f"{root}: {short(e)}") from e
         super().__init__(lambda _: client, options, root.as_uri(), world)
-        self._root = root
+        self.root = root
         self._swaps = world.threads.lock()
 
     def put(self, key: str, data: Buffer) -> None:
@@ -101,7 +101,7 @@ class FolderStore(ObstoreStore):
         until_ms = self._world.clock.monotonic_ms() + _LOCK_WAIT_MS
         while True:
             try:
-                return self._world.disk.lock(self._root / LOCK_NAME)
+                return self._world.disk.lock(self.root / LOCK_NAME)
             except LockHeld as e:
                 if self._world.clock.monotonic_ms() >= until_ms:
                     raise StoreUnavailable(f"{key}: another process holds the lock for too long: {e}") from e
@@ -111,7 +111,7 @@ class FolderStore(ObstoreStore):
 
     def _sync(self, key: str) -> None:
         """Make the file and the names on its path durable: local segments are deleted trusting that."""
-        disk, path = self._world.disk, self._root / key
+        disk, path = self._world.disk, self.root / key
         try:
             fd = disk.open(path)
             try:
@@ -120,7 +120,7 @@ class FolderStore(ObstoreStore):
                 disk.close(fd)
             for folder in path.parents:
                 disk.fsync_dir(folder)
-                if folder == self._root:
+                if folder == self.root:
                     break
         except DiskError as e:
             raise StoreUnavailable(f"{key}: {e}") from e
