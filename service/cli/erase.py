@@ -312,9 +312,16 @@ def _verify(args: argparse.Namespace) -> int:
         report = verify(cluster, args.id, order, system_world().clock.now_ms(), deadline)
     document = sealed(report)
     text = json.dumps(document, indent=2)
-    if args.output is not None:
-        Path(args.output).write_text(f"{text}\n", encoding="utf-8")
     print(text if args.json else "\n".join(report_lines(document)))
+    if args.output is not None:
+        try:
+            Path(args.output).write_text(f"{text}\n", encoding="utf-8")
+        except OSError as e:
+            if not args.json:
+                print(text)  # it took long, perhaps
+            raise ConfigError(
+                f"--output {args.output}: {e.strerror}; the report is on standard output"
+            ) from e
     return 0 if report.is_clean else 1
 
 

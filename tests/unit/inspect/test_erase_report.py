@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
 
@@ -185,6 +186,18 @@ def test_exit_codes_say_who_did_not_answer(
         assert said["silent"] == ["broker 3: broker 3 did not answer in time"]
     if fenced:
         assert said["away"] == ["broker 3 is away"]
+
+
+def test_a_report_is_printed_where_its_file_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """To read everything once more may take a day."""
+    monkeypatch.setattr(erase, "_connected", lambda args: Brokers())
+    words = ["erase", "verify", str(ORDER), "--bootstrap-server", "h:1", "-o", str(tmp_path / "none" / "x")]
+    assert main(words) == 1
+    said = capsys.readouterr()
+    assert json.loads(said.out[said.out.index("{") :])["is_clean"] is True
+    assert "No such file or directory; the report is on standard output" in said.err
 
 
 def test_status_adds_up_what_brokers_tell() -> None:
