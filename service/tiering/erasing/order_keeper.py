@@ -41,7 +41,7 @@ from service.tiering.erasing.order_metrics import OrderStanding
 from service.tiering.erasing.order_objects import OrderDiffers, remove_versions, write_order
 from service.tiering.erasing.order_progress import PlacesLeft, places_left
 from service.tiering.erasing.ports import ErasureCatalog
-from service.tiering.erasing.remains import VersionsOf, what_remains
+from service.tiering.erasing.remains import VersionsOf, entries_of, what_remains
 from service.tiering.prefix_fence import Displaced, NotNamed
 from service.tiering.tasks import is_worth_a_line
 
@@ -450,11 +450,7 @@ class OrderKeeper:
             return
         await context.fence.check_keeper()
         tails = frozenset() if cuts is None else (await self._documents.kept(cuts)).tails
-        entries = {
-            (topic_id, partition): self._catalog.entry(topic_id, partition)
-            for topic_id in known.ends
-            for partition in range(len(known.ends[topic_id].ends))
-        }
+        entries = await Slice().go_on(entries_of(known.ends, self._catalog.entry))
         known.remains = await context.pool.watch(
             partial(
                 what_remains,

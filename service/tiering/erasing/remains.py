@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, Protocol
+from uuid import UUID
 
+from service.base.steps import Steps
 from service.base.types import TopicIdPartition
 from service.remote.catalog import CatalogEntry
 from service.remote.format.cut_codec import Place
@@ -64,6 +66,18 @@ class _Dropped:
         if not isinstance(parsed, SegmentKey) or key in self._live:
             return False
         return parsed.base_offset < end_of(self._ends, parsed.topic_id, parsed.partition).offset
+
+
+def entries_of(
+    ends: Ends, entry: Callable[[UUID, int], CatalogEntry | None]
+) -> Steps[dict[Place, CatalogEntry | None]]:
+    """Return, in steps, what the catalog has of the partitions of an order: there may be a million."""
+    found: dict[Place, CatalogEntry | None] = {}
+    for topic_id, topic in ends.items():
+        for partition in range(len(topic.ends)):
+            yield
+            found[topic_id, partition] = entry(topic_id, partition)
+    return found
 
 
 def what_remains(

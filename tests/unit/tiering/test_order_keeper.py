@@ -4,6 +4,7 @@ go, when they are done and when they are gone, whatever fails in between."""
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from uuid import UUID
 import pytest
 
 from service.base.errors import RequestError, StorageError
-from service.remote.catalog import IN_BUCKET, ErasedPlace, Erasure
+from service.remote.catalog import IN_BUCKET, CatalogEntry, ErasedPlace, Erasure
 from service.remote.format.cut_codec import MAX_ERASURES
 from service.remote.format.erase_codec import ErasedTopic, ErasureOrder
 from service.remote.format.keys import ERASE_PREFIX, TAIL_PREFIX, SegmentKey, segment_key
@@ -335,6 +336,25 @@ def test_an_object_that_was_dropped_and_is_still_there_keeps_the_order(world: Cu
     sweep_twice(world)
     gone(world)
     assert world.catalog.orders == {}
+
+
+def test_the_partitions_of_an_order_are_looked_up_in_slices(
+    world: CutWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    erased_everywhere(world)
+    orders(world)._known[ORDER].ends = {TOPIC: ErasedTopic(TOPIC, "events", (5,) * 30_000)}
+    entry, turns, ticks = world.view.entry, Counter[int](), [0]
+
+    def noted(topic_id: UUID, partition: int) -> CatalogEntry | None:
+        if not turns[ticks[0]]:
+            asyncio.get_running_loop().call_soon(lambda: ticks.append(ticks.pop() + 1))
+        turns[ticks[0]] += 1
+        return entry(topic_id, partition)
+
+    monkeypatch.setattr(world.view, "entry", noted)
+    gone(world)
+    assert turns.total() >= 30_000, "else this test shows nothing"
+    assert max(turns.values()) < 30_000
 
 
 def finish(world: CutWorld) -> None:
