@@ -18,8 +18,7 @@ _ALL: Final = "old versions"
 
 
 class OldVersion(NamedTuple):
-    """A version of an object that is not the current one, or a delete marker; `key` is relative to the
-    prefix."""
+    """A version of an object, or a delete marker; `key` is relative to the prefix."""
 
     key: str
     version_id: str
@@ -51,16 +50,25 @@ class OldVersions:
         return answer.get("Status") in ("Enabled", "Suspended")
 
     def found(self, below: str, *, takes_current: bool = False) -> Iterator[OldVersion]:
-        """Yield the versions below a folder that are not current, with `takes_current` all of them, and
-        delete markers."""
+        """Yield the versions below a folder that are not current, with `takes_current` all of them.
+
+        Those that were yielded may be removed meanwhile: then others may be missing.
+        """
+        for page in self._pages(below):
+            for one in page.get("Versions", ()):
+                if takes_current or not one.get("IsLatest"):
+                    yield self._version(one)
+
+    def markers(self, below: str) -> Iterator[OldVersion]:
+        """Yield the delete markers below a folder. Removed before the version that it hides, a marker would
+        make that current again."""
+        for page in self._pages(below):
+            yield from map(self._version, page.get("DeleteMarkers", ()))
+
+    def _pages(self, below: str) -> Iterator[Any]:
         pages = self._client.get_paginator("list_object_versions")
         with translated(_ALL):
-            for page in pages.paginate(Bucket=self._bucket, Prefix=f"{self._prefix}{below}/"):
-                for one in page.get("Versions", ()):
-                    if takes_current or not one.get("IsLatest"):
-                        yield self._version(one)
-                for one in page.get("DeleteMarkers", ()):
-                    yield self._version(one)
+            yield from pages.paginate(Bucket=self._bucket, Prefix=f"{self._prefix}{below}/")
 
     def _version(self, row: Any) -> OldVersion:
         modified: datetime = row["LastModified"]
