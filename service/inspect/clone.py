@@ -32,7 +32,13 @@ from service.inspect.restore_archive import AT_ONCE, OpenedChain, each, is_by, o
 from service.inspect.restore_chain import HeirChain, NewVersion
 from service.inspect.restore_heads import HeirStarted, named_objects, write_chain
 from service.inspect.restore_plan import FoundChain, PartitionPlan, RestorePlan, needs_empty_manifest
-from service.inspect.restore_source import CutChoice, RestoreSource, claim_id, read_source
+from service.inspect.restore_source import (
+    CutChoice,
+    RestoreSource,
+    claim_id,
+    read_source,
+    with_newest_orders,
+)
 from service.inspect.take_over import RESTORER, Restored, Say, heir_cuts, topic_rows
 from service.metadata.controller.adoption_control import EPOCH_MARGIN
 from service.remote.catalog import CatalogEntry
@@ -378,6 +384,7 @@ class _Clone:
         topics = encode_topics(cluster_id, 0, rows, stamp, life=life, ancestors=ancestors)
         cuts = heir_cuts(cluster_id, found._replace(cuts=None, ref=ref), plan, stamp)
         self._replace(cluster_id, writer, TOPICS_KEY, MAX_TOPICS_BYTES, topics)
+        self._fail_if_ordered(found)
         self._replace(cluster_id, writer, CUT_NAME, MAX_SMALL_BYTES, encode_cuts(cuts))
 
     def _replace(self, cluster_id: str, writer: Writer, key: str, most: int, data: bytes) -> None:
@@ -411,6 +418,18 @@ class _Clone:
             problem = str(e)
         if problem is not None:
             raise ConfigError(f"{why} meanwhile, or cannot be copied; clone again: {problem}")
+
+    def _fail_if_ordered(self, found: RestoreSource) -> None:
+        """Raise `ConfigError` if the source has taken orders to erase keys meanwhile: the clone would have
+        their records, and not the orders. Without `CUT` it is no cluster yet."""
+        known = {one.id for one in found.orders}
+        newest = with_newest_orders(self.source, found, found.source_id).orders
+        if late := [str(one.id) for one in newest if one.id not in known]:
+            raise ConfigError(
+                "the source has taken orders to erase keys while it was cloned; the same command goes on "
+                f"with them, as long as cut {found.ref.cut} is kept",
+                *late[:_MOST_NAMED],
+            )
 
 
 def _object(child: Child) -> _Object:

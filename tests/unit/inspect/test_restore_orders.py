@@ -24,6 +24,7 @@ from service.remote.catalog import Erasure
 from service.remote.format.cut_codec import Cuts, ErasureRef, decode_cuts, encode_cuts
 from service.remote.format.erase_codec import ErasedTopic, ErasureOrder, encode_erasure
 from service.remote.format.keys import CUT_NAME
+from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.memory_store import MemoryStore
 from service.remote.stores.read_only_store import ReadOnlyStore
 from service.remote.stores.store import ObjectStore
@@ -182,10 +183,15 @@ def test_cuts_that_the_source_gives_up_meanwhile_are_not_kept(world: World, pool
     assert [one.cut for one in decode_cuts(world.bucket.get(CUT_NAME, max_size=1 << 16)).kept] == [2]
 
 
-def test_a_clone_has_their_objects(world: World, pool: Executor) -> None:
-    source, target = ReadOnlyStore(world.bucket), MemoryStore(SystemThreads())
+def cloned(
+    world: World,
+    pool: Executor,
+    target: MemoryStore,
+    check: Callable[[RestoreSource, RestorePlan], None] = lambda source, plan: None,
+) -> Restored:
+    source = ReadOnlyStore(world.bucket)
     with through_here(source, target, SystemThreads(), print) as copy:
-        restored = clone(
+        return clone(
             source,
             target,
             copy,
@@ -193,8 +199,29 @@ def test_a_clone_has_their_objects(world: World, pool: Executor) -> None:
             make_world(world.clock, seed=9),
             pool,
             lambda words: None,
-            lambda source, plan: None,
+            check,
         )
+
+
+def test_an_order_that_is_taken_while_a_clone_is_made_is_not_forgotten(world: World, pool: Executor) -> None:
+    target, late = MemoryStore(SystemThreads()), UUID(int=43)
+
+    def taken(source: RestoreSource, plan: RestorePlan) -> None:
+        give(world, order_of(ORDER), order_of(late))
+
+    with pytest.raises(ConfigError, match="the same command goes on") as caught:
+        cloned(world, pool, target, taken)
+    assert str(late) in str(caught.value)
+    with pytest.raises(ObjectNotFound):
+        target.get(CUT_NAME, max_size=1 << 16)
+    restored = cloned(world, pool, target)
+    assert {one.id for one in orders_in(restored, is_clone=True)} == {ORDER, late}
+    assert listed(target) == [ORDER, late]
+
+
+def test_a_clone_has_their_objects(world: World, pool: Executor) -> None:
+    target = MemoryStore(SystemThreads())
+    restored = cloned(world, pool, target)
     (erasure,) = orders_in(restored, is_clone=True)
     assert erasure.id == ORDER
     assert len(target.get(erasure.key, max_size=1 << 16)) == erasure.stored_size
