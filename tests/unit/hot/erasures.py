@@ -41,11 +41,12 @@ def erase(
     log: LocalLog,
     order: LocalErasure,
     *,
-    open_orders: Collection[UUID] = (ORDER,),
+    open_orders: Collection[UUID] | None = None,
     buffer_bytes: int = 64 << 10,
     delete_queued: Callable[[LocalLog], None] = delete_queued,
 ) -> Erasing:
-    """Carry an order out; raises what an erasure raises."""
+    """Carry an order out, the only one there is without `open_orders`; raises what an erasure raises."""
+    orders = (order.order_id,) if open_orders is None else open_orders
 
     async def work() -> Erasing:
         world = log.state.world
@@ -53,7 +54,7 @@ def erase(
         settings = CleanerSettings(buffer_bytes=buffer_bytes)
         run = Erasing(log, io, io, world, lambda: settings, Throttle(world.clock), lambda _: True)
         try:
-            await run.run(order, lambda: open_orders, _flush, delete_queued)
+            await run.run(order, lambda: orders, _flush, delete_queued)
         finally:
             await io.finish()
         return run
