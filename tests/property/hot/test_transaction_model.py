@@ -103,7 +103,7 @@ class TransactionsOfALog(RuleBasedStateMachine):
             "min_cleanable_dirty_ratio": 0.0,
         }
         self.history: list[Written] = []
-        self.mark = 0
+        self.mark = self.expired = 0
         self.numbers = count()
         self.log = self.open(0, 0, -1, clean=True)
 
@@ -230,6 +230,7 @@ class TransactionsOfALog(RuleBasedStateMachine):
     def expire(self) -> None:
         self.mark = self.log.log_end_offset
         self.log.high_watermark_moved(self.mark)
+        self.expired = self.mark
         self.clock.advance(EXPIRATION_MS + 10)
         at_once(self.log.producers.expire(self.clock.now_ms()))
         assert len(self.log.producers) == len(replay(self.history, 0).open)
@@ -243,7 +244,8 @@ class TransactionsOfALog(RuleBasedStateMachine):
     def restart(self, is_clean: bool, loses_snapshots: bool, damage: str, older: int) -> None:
         log = self.log
         if not self.is_compacted:
-            self.mark = max(self.mark - older, 0)  # of the last checkpoint
+            # Of the last checkpoint, which is not as old as what has expired.
+            self.mark = max(self.mark - older, min(self.expired, self.mark))
         log.close(clean=is_clean)
         if loses_snapshots and not log.first_base_offset:
             for path in log.dir.glob("*.snapshot"):
