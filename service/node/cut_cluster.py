@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from service.base.errors import StorageError
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from service.serving.broker_channels import BrokerChannels
 
 
+STUCK_MS: Final = 300_000
+"""Time without a tail that was loaded after which no more are waited for."""
+
+
 class NodeCutCluster:
     """A `tiering.cuts.ports.CutCluster`. Owned by the event loop."""
 
@@ -32,6 +36,8 @@ class NodeCutCluster:
         self._broker = broker
         self._channels = channels
         self._has_credentials = has_credentials
+        self._unloaded, self._unloaded_since_ms = 0, 0
+        """how many tails of a restore were not loaded when their number changed last, and when that was"""
 
     @property
     def _image(self) -> MetadataImage:
@@ -40,11 +46,23 @@ class NodeCutCluster:
     def settings(self) -> CutSettings:
         config = self._broker.config
         # The ends of partitions that load their tails are not the cluster's: the cuts that are there stay.
-        interval_ms = -1 if self.is_loading else config.cut_interval_ms
+        interval_ms = -1 if self._waits_for_tails() else config.cut_interval_ms
         return CutSettings(interval_ms, config.cut_hold_max_ms, config.cut_hold_longest_ms)
 
+    def _waits_for_tails(self) -> bool:
+        """Return whether tails of a restore are loading. Some that cannot be loaded keep nobody from cuts:
+        after a while without any that was, cuts are taken which are loose, and have of these partitions what
+        the cut has that they are loaded from."""
+        count = len(self._image.restored_tails)
+        if not count:
+            return False
+        now_ms = self._broker.clock.monotonic_ms()
+        if count != self._unloaded:
+            self._unloaded, self._unloaded_since_ms = count, now_ms
+        return now_ms - self._unloaded_since_ms < STUCK_MS
+
     def why_no_cuts(self) -> str:
-        if self.is_loading:
+        if self._waits_for_tails():
             return "no cut is taken before all restored partitions have loaded their tails"
         if self.cuts_are_off():
             return (
@@ -85,10 +103,12 @@ class NodeCutCluster:
         return [one.id for one in self._image.brokers.values() if not one.fenced]
 
     def partitions(self) -> Iterator[Led]:
+        unloaded = self._image.restored_tails
         for topic in self._image.topics_by_id.values():
             for number in range(len(topic.partitions)):
                 state = topic.partitions[number]
-                yield Led(topic.id, number, state.leader, state.leader_epoch)
+                leader_id = -1 if (topic.id, number) in unloaded else state.leader
+                yield Led(topic.id, number, leader_id, state.leader_epoch)
 
     def name_of(self, topic_id: UUID, /) -> str:
         topic = self._image.topics_by_id.get(topic_id)

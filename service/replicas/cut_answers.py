@@ -241,6 +241,8 @@ class CutAnswers:
 
     async def _begin(self, attempt: _Attempt) -> TakeCutResponse:
         self._check_may_save()
+        if self._metadata.image.restored_tails:
+            raise _refused("tails of a restore are loading")
         doubtful = await Slice().go_on(self._gate.still_doubtful())
         if doubtful is not None:
             assert isinstance(doubtful, Partition)
@@ -261,8 +263,6 @@ class CutAnswers:
     def _check_may_save(self) -> None:
         if not self._fence.may_write:
             raise _refused("it may not write to the bucket")
-        if self._metadata.image.restored_tails:
-            raise _refused("tails of a restore are loading")
 
     def _is_alone(self) -> bool:
         return not self._metadata.image.brokers.keys() - {self._node_id}
@@ -357,6 +357,8 @@ class CutAnswers:
             if end is None or partition.is_offline:
                 continue
             place = partition.tip.topic_id, partition.tip.partition
+            if place in image.restored_tails:
+                continue  # what it has is in the cut that it is loaded from
             taken = attempt.taken[place] = TakenEnd(partition, end.leader_epoch, max(end.end, end.start))
             entry = image.remote.get(place)
             chain_end, version = (0, 0) if entry is None else (entry.end_offset, entry.version)

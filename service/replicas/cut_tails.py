@@ -14,12 +14,12 @@ from uuid import UUID
 
 from crc32c import crc32c
 
-from service.base.errors import CorruptionError, StorageError
+from service.base.errors import CorruptionError
 from service.metadata.image import RestoredTail
 from service.records.compaction import filling_batch
 from service.records.kernel_status import Status
 from service.records.scan import scan_batches
-from service.remote.format.cut_codec import Place, TailRef, decode_cut
+from service.remote.format.cut_codec import Cut, Place, TailRef, decode_cut
 from service.remote.format.documents import MAX_STORED_BYTES
 from service.remote.format.keys import CutKey, parse_key
 from service.remote.format.tail_object import TailFooter
@@ -82,9 +82,9 @@ def open_cut_tails(
     return CutTails(index, tuple(unreadable))
 
 
-def check_has_no_cut(store: ObjectStore, life: int) -> None:
-    """Raise `StorageError` where the cluster has a cut of this life: all its tails were loaded before the
-    first of them, so a node that has them to load began once more with the metadata of then.
+def loaded_before(store: ObjectStore, life: int, tails: Mapping[Place, RestoredTail]) -> frozenset[Place]:
+    """Return the partitions of which a cut of this cluster's, and of this life, has what follows their tails:
+    a node that has these to load began once more with the metadata of then.
 
     A cut of an earlier life says nothing: the copy of the metadata that began this one
     (`firn.remote.recover`) may be from before the tails were loaded. Nor do documents that cannot be read.
@@ -92,18 +92,21 @@ def check_has_no_cut(store: ObjectStore, life: int) -> None:
     try:
         cluster = open_cluster_file(store)
         if not cluster.ancestors:
-            return
+            return frozenset()
         owners = owners_of(cluster)
         cuts = open_cuts(store, owners)
         newest = open_named_cut(store, cuts.newest, owners)
     except UNREADABLE as e:
         raise_of_the_store(e)
-        return
-    if newest.cluster_id == cluster.cluster_id and newest.metadata.life >= life:
-        raise StorageError(
-            f"{cuts.newest.key} is of this cluster, which was restored and at work before: its file of "
-            f"`firn restore apply` was used once more; make another by the same command"
-        )
+        return frozenset()
+    if newest.cluster_id != cluster.cluster_id or newest.metadata.life < life:
+        return frozenset()
+    return frozenset(place for place, tail in tails.items() if _end_of(newest, place) >= tail.go_on)
+
+
+def _end_of(cut: Cut, place: Place) -> int:
+    rows = cut.topics.get(place[0], ())
+    return rows[place[1]].end if place[1] < len(rows) else 0
 
 
 def tail_runs(

@@ -39,7 +39,7 @@ from service.remote.reading.tail_records import TailRun
 from service.remote.stores.store import ObjectStore
 from service.replicas.cut_tails import (
     CutTails,
-    check_has_no_cut,
+    loaded_before,
     needs_tails,
     open_cut_tails,
     tail_runs,
@@ -139,7 +139,10 @@ class TailLoader:
         self._tails: dict[str, _Tails] = {}
         self._failures: dict[TopicIdPartition, int] = {}
         self._checked_life: int | None = None
-        """the life of the cluster of which the bucket was looked at, and has no cut"""
+        """the life of the cluster of which the bucket was looked at, and says of no partition that it was
+        loaded before"""
+        self._before: frozenset[Place] = frozenset()
+        """partitions that were, as of the last look"""
         self.metrics = metrics
 
     # -- reports
@@ -269,9 +272,14 @@ class TailLoader:
         the disk."""
         log, tail, archive = job.partition.log, job.tail, job.partition.archive
         archive.loaded = None
-        if (life := self._image().life) != self._checked_life:
-            await self._on_thread(check_has_no_cut, self._store, life)
-            self._checked_life = life
+        if (life := (image := self._image()).life) != self._checked_life:
+            self._before = await self._on_thread(loaded_before, self._store, life, image.restored_tails)
+            self._checked_life = None if self._before else life
+        if job.place in self._before:
+            raise StorageError(
+                "a cut has what was written behind it, so it was loaded and at work before: the file of "
+                "`firn restore apply` was used once more; make another by the same command"
+            )
         tails = await self._tails_for(job) if needs_tails(tail) else None
         if not self._is_wanted(job):
             return

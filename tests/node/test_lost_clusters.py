@@ -14,6 +14,7 @@ from service.base.world import system_world
 from service.cli.dev_nodes import agree_on_ports, plan_nodes
 from service.cli.main import main
 from service.inspect.fsck import fsck
+from service.node import cut_cluster
 from service.remote.format.tail_object import TailFooter
 from service.remote.reading.object_reader import open_cluster_file
 from service.remote.reading.tails import open_cuts, open_named_cut, open_tail
@@ -237,3 +238,60 @@ def test_a_clone_serves_beside_its_source(
     topic_id = source.image.topics_by_name["t"].id
     answer = source.talk("t", 0, lambda talk: talk.produce_in_the_end(topic_id, [b"on"], DAY))
     assert (answer.error_code, answer.base_offset) == (NONE, 43)
+
+
+@pytest.mark.thorough
+def test_a_tail_that_cannot_be_loaded_keeps_the_others_from_no_cut(
+    clusters: list[Nodes],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the heir takes comes back from a loose cut of its own, and the damaged tail waits on."""
+    monkeypatch.setattr(cut_cluster, "STUCK_MS", 3_000)
+    bucket = tmp_path / "bucket"
+    source = Nodes(tmp_path / "source", 1, bucket, None, **OFTEN)
+    clusters.append(source.start())
+    seen, _ = filled(source)
+    wait_until("a cut", lambda: cut_has(bucket, source, 43), 60)
+    source.stop()
+    cluster_id, file = applied(tmp_path, capsys, "--take-over", "--force")
+    store = open_store(bucket.as_uri(), world=WORLD)
+    damage_internal_topics(store)
+    heir = RestoredNodes(tmp_path / "heir", 1, bucket, cluster_id, file, **OFTEN)
+    clusters.append(heir.start())
+    topic_id, groups = (heir.image.topics_by_name[name].id for name in ("t", "__consumer_offsets"))
+    wait_until("its tail to be loaded", lambda: (topic_id, 0) not in heir.image.restored_tails, 60)
+    answer = heir.talk("t", 0, lambda talk: talk.produce_in_the_end(topic_id, [b"new"], DAY))
+    go_on = 43 + GAP
+    assert (answer.error_code, answer.base_offset) == (NONE, go_on)
+
+    def has_new() -> bool:
+        cut = open_named_cut(store, open_cuts(store).newest)
+        return cut.cluster_id == cluster_id and cut.topics[topic_id][0].end > go_on
+
+    wait_until("a cut of the heir", has_new, 60)
+    assert not open_named_cut(store, open_cuts(store).newest).is_exact
+    left = {*heir.image.restored_tails}
+    assert groups in {place[0] for place in left}
+    heir.stop()
+    assert [one.what for one in fsck(store).errors if "its checksum is not" not in one.what] == []
+    cluster_id, file = applied(tmp_path, capsys, "--take-over", "--force", "--allow-loose")
+    again = RestoredNodes(tmp_path / "again", 1, bucket, cluster_id, file)
+    clusters.append(again.start())
+    wait_until("its tail to be loaded", lambda: (topic_id, 0) not in again.image.restored_tails, 60)
+    assert {*again.image.restored_tails} == left
+    assert again.talk("t", 0, lambda talk: list_offset(talk, -1).offset) == go_on + 1 + GAP
+    assert read(again, 42) == seen
+
+
+def damage_internal_topics(store: ObjectStore) -> None:
+    """Damage what tails of the newest cut have of topics with several partitions."""
+    cut = open_named_cut(store, open_cuts(store).newest)
+    tailed = {topic for topic, rows in cut.topics.items() if len(rows) > 1}
+    for ref in cut.tails:
+        data = bytearray(store.get(ref.key, max_size=1 << 30))
+        for section in open_tail(store, ref).sections:
+            if section.topic_id in tailed:
+                data[section.position + 70] ^= 1
+        store.put(ref.key, bytes(data))

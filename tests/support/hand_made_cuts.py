@@ -11,7 +11,7 @@ from crc32c import crc32c
 
 from service.records.batch import iter_headers, stamp
 from service.records.builder import BatchBuilder
-from service.remote.format.cut_codec import Cut, TailRef, encode_cut
+from service.remote.format.cut_codec import Cut, PartitionCut, TailRef, encode_cut
 from service.remote.format.keys import CLUSTER_KEY, CutKey, TailKey, cut_key, tail_key
 from service.remote.format.manifest_codec import ClusterFile, encode_cluster
 from service.remote.format.metadata_ref import MetadataRef
@@ -80,12 +80,14 @@ class HandMadeCut:
         self.tails.append(TailRef(key, len(body) + len(footer), len(body), crc))
         return key
 
-    def write(self) -> str:
-        """Write the cut's document; return its key."""
+    def write(self, topics: Mapping[UUID, tuple[PartitionCut, ...]] | None = None) -> str:
+        """Write the cut's document; return its key. `topics`: where partitions end, none without it."""
         metadata = MetadataRef(
             f"metadata/{64:020d}-{3:010d}-{UUID(int=7)}.checkpoint", 64, 3, 3702, 77, self._life
         )
-        cut = Cut(self._cluster_id, self._number, START_MS, True, metadata, 80, 3, tuple(self.tails), {})
+        cut = Cut(
+            self._cluster_id, self._number, START_MS, True, metadata, 80, 3, tuple(self.tails), topics or {}
+        )
         key = cut_key(CutKey(self._number, UUID(int=self._number)))
         self._store.put(key, encode_cut(cut))
         return key

@@ -11,7 +11,6 @@ from typing import Any, Final, cast
 from uuid import UUID
 
 import pytest
-from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import StorageError
@@ -19,15 +18,11 @@ from service.base.types import TopicIdPartition
 from service.hot.log import LocalLog
 from service.metadata.image import RestoredTail
 from service.metadata.image_frames import restored_tail_record
-from service.metadata.records import LifeRecord, MetadataRecord, RemoteLogRecord, RemoveRestoredTailRecord
+from service.metadata.records import MetadataRecord, RemoteLogRecord, RemoveRestoredTailRecord
 from service.partition.partition import Partition
 from service.records.batch import iter_headers
 from service.records.scan import scan_batches
 from service.remote.catalog import CatalogEntry, LoadedTail
-from service.remote.format.ancestors import Ancestor
-from service.remote.format.cut_codec import CutRef, Cuts, encode_cuts
-from service.remote.format.keys import CLUSTER_KEY, CUT_NAME
-from service.remote.format.manifest_codec import ClusterFile, encode_cluster
 from service.remote.metrics import TailLoadMetrics
 from service.remote.order_end import OrderEnd
 from service.remote.reading.reader import ArchiveEnd
@@ -38,7 +33,7 @@ from service.replicas.erased_runs import TailErasure
 from service.replicas.tail_loading import TailLoader
 from service.wire.api import ApiKey, request_module
 from tests.support.compaction import Pair, make_batch
-from tests.support.hand_made_cuts import START_MS, HandMadeCut, Place, batch
+from tests.support.hand_made_cuts import HandMadeCut, Place, batch
 from tests.support.one_of_three import CLUSTER, ME, OTHER, TOPIC, OneOfThree, changed, one_of_three, topic
 from tests.support.one_of_three import partition as partition_record
 from tests.support.waiting import until
@@ -525,57 +520,6 @@ def test_a_day_of_failures_ends_nothing(tmp_path: Path, monkeypatch: pytest.Monk
         await node.loaded()
 
     play(tmp_path, scenario)
-
-
-def _own_cut(node: Restored, life: int) -> tuple[str, list[CutRef]]:
-    """Lay out the bucket of a heir that has taken a cut of its own in this life; return the key of the cut
-    that it was made from, and both cuts."""
-    node.cut = HandMadeCut(node.store, "the-source-of-the-heir")
-    node.cut.tail({(TOPIC, 0): SIX})
-    key = node.cut.write()
-    ancestor = Ancestor("the-source-of-the-heir", 9, 1)
-    node.store.put(CLUSTER_KEY, encode_cluster(ClusterFile(CLUSTER, ancestors=(ancestor,))))
-    own = HandMadeCut(node.store, CLUSTER, 10, life=life).write()
-    refs = [_ref_of(node.store, one, number) for one, number in ((key, 9), (own, 10))]
-    node.store.put(CUT_NAME, encode_cuts(Cuts(CLUSTER, tuple(refs))))
-    return key, refs
-
-
-def test_a_file_of_a_restore_that_is_used_again_loads_nothing(tmp_path: Path) -> None:
-    """The heir has worked, and taken a cut of its own, before its disks were lost."""
-
-    async def scenario(node: Restored) -> None:
-        key, refs = _own_cut(node, life=4)
-        await node.node.tell(LifeRecord(life=4, life_id=UUID(int=4)))
-        await node.restore(tail(key), tail("", start=6))
-        await until(lambda: len(node.metrics.problems) == 2)
-        assert all("used once more" in why for why in node.metrics.problems.values())
-        assert (await node.produced())[0] is ErrorCode.kafka_storage_error
-        node.store.put(CUT_NAME, encode_cuts(Cuts(CLUSTER, tuple(refs[:1]))))
-        node.loader._enqueue(node.loader._jobs[TopicIdPartition(TOPIC, "t", 0)])
-        await node.loaded()
-
-    play(tmp_path, scenario)
-
-
-def test_a_recovery_by_a_copy_of_before_its_tails_were_loaded_loads_them(tmp_path: Path) -> None:
-    """The metadata was copied right after a restore; the cluster then worked, and took a cut."""
-
-    async def scenario(node: Restored) -> None:
-        key, _ = _own_cut(node, life=4)
-        await node.node.tell(LifeRecord(life=5, life_id=UUID(int=5)))
-        await node.restore(tail(key), tail("", start=6))
-        await node.loaded()
-        await node.loaded(1)
-        assert not node.metrics.problems
-        assert (await node.produced())[0] is NONE
-
-    play(tmp_path, scenario)
-
-
-def _ref_of(store: ObjectStore, key: str, number: int) -> CutRef:
-    data = store.get(key, max_size=1 << 20)
-    return CutRef(number, key, len(data), crc32c(data), START_MS, is_exact=True, is_complete=True)
 
 
 def test_a_segment_of_other_offsets_or_with_a_damaged_block_is_named(
