@@ -12,7 +12,7 @@ caller's check and its `watch`. Role of Kafka's ``DelayedOperationPurgatory``.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Final
 
 from service.base.errors import InvariantError
@@ -28,7 +28,7 @@ class Operation:
     __slots__ = ("_keys", "_timer")
 
     def __init__(self) -> None:
-        self._keys: tuple[Hashable, ...] | None = None
+        self._keys: Sequence[Hashable] | None = None
         self._timer: Timer | None = None
 
     @property
@@ -73,13 +73,30 @@ class Purgatory:
         operation._keys = tuple(keys)
         operation._timer = None if due_ms is None else self._wheel.add(due_ms, operation)
         self._count += 1
-        watched = self.watched
         for key in operation._keys:
-            others = watched.get(key)
-            if others is None:
-                watched[key] = {operation: None}
-            else:
-                others[operation] = None
+            self._enter(operation, key)
+
+    def watch_also(self, operation: Operation, key: Hashable) -> None:
+        """Let an operation that waits watch one key more."""
+        if operation._keys is None:
+            raise InvariantError("the operation does not wait")
+        if not isinstance(operation._keys, list):
+            operation._keys = list(operation._keys)
+        operation._keys.append(key)
+        self._enter(operation, key)
+
+    def _enter(self, operation: Operation, key: Hashable) -> None:
+        others = self.watched.get(key)
+        if others is None:
+            self.watched[key] = {operation: None}
+        else:
+            others[operation] = None
+
+    def set_deadline(self, operation: Operation, due_ms: int) -> None:
+        """Let an operation that waits without a deadline wait until `due_ms`."""
+        if operation._keys is None or operation._timer is not None:
+            raise InvariantError("the operation does not wait, or has a deadline already")
+        operation._timer = self._wheel.add(due_ms, operation)
 
     def happened(self, key: Hashable, amount: int = ENOUGH) -> int:
         """Pass an event on `key` to the operations that watch it; return how many it completed."""

@@ -33,11 +33,16 @@ class Timers:
 
     def watch(self, operation: Operation, keys: Iterable[Hashable], timeout_s: float) -> None:
         """Let `operation` wait for events on `keys`, for at least `timeout_s` seconds and little more."""
+        self.purgatory.watch(operation, keys)
+        self.set_deadline(operation, timeout_s)
+
+    def set_deadline(self, operation: Operation, timeout_s: float) -> None:
+        """Let an operation that waits without a deadline wait for `timeout_s` seconds and little more."""
         due_ms = math.ceil((self._loop.time() + timeout_s) * 1000)
         coarse_bits = int(timeout_s * 1000).bit_length() - _EXACT_BITS
         if coarse_bits > 0:
             due_ms = -(-due_ms >> coarse_bits) << coarse_bits
-        self.purgatory.watch(operation, keys, due_ms)
+        self.purgatory.set_deadline(operation, due_ms)
         if self._handle is None or due_ms < self._set_for_ms:
             self._set()
 

@@ -17,26 +17,29 @@ from service.base.turn_queues import turn_queues
 
 
 class FetchWait(Operation):
-    """One fetch that waits for `missing_bytes` more bytes.
+    """One fetch that waits for more bytes.
+
+    It may watch its keys before it is known how many bytes are missing, while the fetch reads its partitions
+    one by one in several turns of the loop: what comes to those that are read already counts.
 
     The caller that completes it continues first: `then` is called in a later turn of the loop, in the order
     of completion, and as many as fit into a turn.
     """
 
-    __slots__ = ("_loop", "_missing_bytes", "_purgatory", "_then", "was_changed")
+    __slots__ = ("_has_begun", "_loop", "_missing_bytes", "_purgatory", "_then", "was_changed")
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         purgatory: Purgatory,
-        missing_bytes: int,
         then: Callable[[], None],
     ) -> None:
         super().__init__()
         self._loop = loop
         self._purgatory = purgatory
-        self._missing_bytes = missing_bytes
         self._then = then
+        self._missing_bytes = 0
+        self._has_begun = False
         self.was_changed = False
         """a change other than more bytes, which the fetch must report"""
 
@@ -44,7 +47,14 @@ class FetchWait(Operation):
         if amount >= ENOUGH:
             self.was_changed = True
         self._missing_bytes -= amount
-        return self._missing_bytes <= 0
+        return self._missing_bytes <= 0 and self._has_begun
+
+    def begin(self, missing_bytes: int) -> None:
+        """Wait for `missing_bytes`, of which some may have come since the operation watches its keys."""
+        self._missing_bytes += missing_bytes
+        self._has_begun = True
+        if self._missing_bytes <= 0:
+            self.end()
 
     def completed(self, *, expired: bool) -> None:
         turn_queues(self._loop).calls.add(self._then)

@@ -56,6 +56,7 @@ class FetchOperation:
         "_broker",
         "_context",
         "_deadline",
+        "_early",
         "_fetch",
         "_future",
         "_is_reading",
@@ -79,6 +80,8 @@ class FetchOperation:
         self._future: asyncio.Future[Response] | None = None
         self._task: asyncio.Task[None] | None = None
         self._wait: FetchWait | None = None
+        self._early: FetchWait | None = None
+        """during a pass of several turns: the wait that follows, which watches what is read already"""
         self._deadline = 0.0
         self._is_reading = False
         self._waiting_since: float | None = None
@@ -118,8 +121,13 @@ class FetchOperation:
         raise NotImplementedError
 
     def _watched_keys(self) -> Iterable[Hashable]:
-        """Return the purgatory keys whose events may end the wait."""
+        """Return the purgatory keys whose events may end the wait, after a pass of one turn."""
         raise NotImplementedError
+
+    def _early_keys(self) -> Iterable[Hashable]:
+        """Return the keys to watch from the start of a pass of several turns, which adds those of each
+        partition as it is read."""
+        return ()
 
     def _freeable(self) -> Iterable[list[Any]]:
         """Return the long lists of a fetch that has ended, to be freed in slices."""
@@ -212,6 +220,9 @@ class FetchOperation:
         is_first = self._wait is None
         return FetchRead(self._broker, self._context, self._fetch, started, self._replica, is_first=is_first)
 
+    def _new_wait(self) -> FetchWait:
+        return FetchWait(self._broker.loop, self._broker.timers.purgatory, self._read_again)
+
     def _wait_first(self) -> None:
         fetch, is_read = self._fetch, bool(self._pass.pending) or self._pass.needs_restore
         wait_ms = self._broker.config.remote_fetch_max_wait_ms if is_read else fetch.max_wait_ms
@@ -233,14 +244,17 @@ class FetchOperation:
         broker, found = self._broker, self._pass
         least = max(min(self._fetch.min_bytes, found.room), 1)
         timers = broker.timers
-        wait = FetchWait(broker.loop, timers.purgatory, max(least - found.size, 1), self._read_again)
-        watched: Iterable[Hashable] = self._watched_keys()
+        wait, self._early = self._early, None
+        if wait is None:
+            wait = self._new_wait()
+            timers.purgatory.watch(wait, self._watched_keys())
         throttle = broker.leader_throttle
         if found.held_back and throttle is not None:
             # Read again when the quota allows more, and when the quota changes.
-            now_ms, watched = broker.clock.monotonic_ms(), (*watched, throttle)
+            now_ms = broker.clock.monotonic_ms()
+            timers.purgatory.watch_also(wait, throttle)
             timeout_s = min(timeout_s, max(throttle.quota.free_ms(now_ms) - now_ms, 1) / 1000)
-        timers.watch(wait, watched, timeout_s)
+        timers.set_deadline(wait, timeout_s)
         for future in found.futures:
             future.add_done_callback(wait.end_threadsafe)
         self._wait, self._is_reading = wait, bool(found.pending)
@@ -250,6 +264,7 @@ class FetchOperation:
         self._drop_results()
         _release(found.holds)
         found.holds.clear()
+        wait.begin(max(least - found.size, 1))
 
     def _end_wait(self) -> None:
         """Add the wait that has ended to the metrics. Further calls do nothing."""
@@ -312,8 +327,11 @@ class FetchOperation:
 
     async def _run(self, started: PendingReads) -> None:
         future, piece = self._future, Slice()
+        purgatory = self._broker.timers.purgatory
         assert future is not None
         try:
+            self._early = self._new_wait()
+            purgatory.watch(self._early, self._early_keys())
             await piece.go_on(self._read_partitions(started))
             # If the peer has left in this very turn, this task is not cancelled yet.
             if not future.done() and self._is_time_to_answer():
@@ -331,6 +349,9 @@ class FetchOperation:
             future.set_exception(e)
         finally:
             self._task = None
+            if self._early is not None:  # it has not become the wait
+                purgatory.forget(self._early)
+                self._early = None
 
     def _encode(self, topics: list[TopicResults], session_id: int) -> Steps[Response]:
         broker, context, found = self._broker, self._context, self._pass

@@ -169,8 +169,9 @@ async def _replicas_follow(
     while waiting:
         left_s = max(deadline - broker.loop.time(), 0.0)
         future: asyncio.Future[None] = broker.loop.create_future()
-        wait = FetchWait(broker.loop, broker.timers.purgatory, 1, partial(_set, future))
+        wait = FetchWait(broker.loop, broker.timers.purgatory, partial(_set, future))
         broker.timers.watch(wait, [one.partition.lows for one in waiting.values()], left_s)
+        wait.begin(1)
         try:
             for key, one in list(waiting.items()):
                 if piece.is_over():

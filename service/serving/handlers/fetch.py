@@ -32,6 +32,7 @@ from service.partition.fetch_sessions import (
     can_be_remembered,
     next_epoch,
 )
+from service.partition.partition import Partition
 from service.replication.leader import ReplicaSession
 from service.serving.fetch_answers import (
     TopicResults,
@@ -43,7 +44,7 @@ from service.serving.fetch_answers import (
     refused_session,
 )
 from service.serving.fetch_operation import FetchOperation
-from service.serving.fetch_read import InlineSmallSlices, PendingReads, reads_committed
+from service.serving.fetch_read import FetchRead, InlineSmallSlices, PendingReads, reads_committed
 from service.serving.request_host import Broker
 from service.wire.fetch import FetchPartitionResult, FetchRequestView
 from service.wire.produce import TopicKey
@@ -112,11 +113,7 @@ class _FullFetch(FetchOperation):
 
     def _watched_keys(self) -> Iterable[Hashable]:
         found = self._pass
-        if found.is_committed:
-            return [one.stable for one in found.partitions]
-        if not found.is_replica:
-            return found.partitions
-        return [one.growth for one in found.partitions if one not in found.held_back]
+        return [_key(found, one) for one in found.partitions if one not in found.held_back]
 
     def _freeable(self) -> Iterable[list[Any]]:
         return [*super()._freeable(), *[answers for _, answers in self._topics]]
@@ -127,14 +124,17 @@ class _FullFetch(FetchOperation):
     def _read_partitions(self, started: PendingReads) -> Steps[None]:
         found = self._new_pass(started)
         topics: list[TopicResults] = []
-        authorizer = self._broker.authorizer
+        authorizer, purgatory = self._broker.authorizer, self._broker.timers.purgatory
         if authorizer is not None:
             self._looked_under = self._context.session.principal, authorizer.version
         for topic, partitions in self._fetch.topics:
             answers: list[FetchPartitionResult] = []
             for wanted in partitions:
                 yield
-                answers.append(found.read_partition(topic, wanted)[1])
+                partition, answer = found.read_partition(topic, wanted)
+                answers.append(answer)
+                if self._early is not None and partition is not None and partition not in found.held_back:
+                    purgatory.watch_also(self._early, _key(found, partition))
             topics.append((topic, answers))
         self._pass, self._topics = found, topics
 
@@ -242,6 +242,9 @@ class _IncrementalFetch(FetchOperation):
         self._session.watch_for(self._reads)
         return (self._session,)
 
+    def _early_keys(self) -> Iterable[Hashable]:
+        return (self._session,)
+
     def _drop_results(self) -> None:
         self._reads = []
 
@@ -284,6 +287,8 @@ class _IncrementalFetch(FetchOperation):
             one.is_held_back = bool(found.held_back) and partition in found.held_back
             read = PartitionRead(one, partition, answer)
             session.note_read(read)
+            if self._early is not None:
+                session.watch_for((read,))
             reads.append(read)
         self._pass, self._reads = found, reads
 
@@ -310,6 +315,13 @@ class _IncrementalFetch(FetchOperation):
             else:
                 topics.append((topic, [answer]))
         return (yield from self._encode(topics, session.id))
+
+
+def _key(found: FetchRead, partition: Partition) -> Hashable:
+    """Return the key of the events by which the fetch may see more of the partition."""
+    if found.is_replica:
+        return partition.growth
+    return partition.stable if found.is_committed else partition
 
 
 def _forget_replica(broker: Broker, replica_id: int, session: ReplicaSession, one: SessionPartition) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from service.base.errors import InvariantError
 from service.base.purgatory import Operation, Purgatory
 from service.base.timing_wheel import Timer, TimingWheel
 
@@ -135,6 +137,28 @@ class PurgatoryBesideAList(RuleBasedStateMachine):
         self.purgatory.watch(one, keys, due)
         self.all.append((one, tuple(dict.fromkeys(keys)), None if due is None else max(due, self.now + 1)))
         self.seen[one.number] = 0
+
+    @rule(pick=st.integers(0, 1 << 30), key=st.integers(0, 4))
+    def watch_also(self, pick: int, key: int) -> None:
+        for at in [pick % len(self.all)] if self.all else []:
+            one, keys, due = self.all[at]
+            if one.number in self.expected:
+                with pytest.raises(InvariantError):
+                    self.purgatory.watch_also(one, key)
+            else:
+                self.purgatory.watch_also(one, key)
+                self.all[at] = one, tuple(dict.fromkeys((*keys, key))), due
+
+    @rule(pick=st.integers(0, 1 << 30), delay=st.integers(-3, 5000))
+    def set_deadline(self, pick: int, delay: int) -> None:
+        for at in [pick % len(self.all)] if self.all else []:
+            one, keys, due = self.all[at]
+            if one.number in self.expected or due is not None:
+                with pytest.raises(InvariantError):
+                    self.purgatory.set_deadline(one, self.now + delay)
+            else:
+                self.purgatory.set_deadline(one, self.now + delay)
+                self.all[at] = one, keys, self.now + max(delay, 1)
 
     @rule(key=st.integers(0, 5), amount=st.integers(0, 3))
     def happen(self, key: int, amount: int) -> None:

@@ -157,8 +157,9 @@ def test_waits_that_one_append_ends_go_on_in_as_many_turns_as_they_take_in_their
             node.worked(0.0001)
 
         for number in range(4000):
-            wait = FetchWait(node.loop, purgatory, 1, lambda number=number: go_on(number))  # type: ignore[misc]
+            wait = FetchWait(node.loop, purgatory, lambda number=number: go_on(number))  # type: ignore[misc]
             purgatory.watch(wait, ["partition"])
+            wait.begin(1)
         assert purgatory.happened("partition", 100) == 4000
         while len(woken) < 4000:
             await asyncio.sleep(0)
