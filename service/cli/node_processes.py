@@ -56,7 +56,7 @@ class _Exit(NamedTuple):
 
 
 class _StopSignal(NamedTuple):
-    """Signal that ends this process; SIGHUP, too, if nobody reads its output any more."""
+    """Signal that ends this process; SIGHUP, too, if nobody reads the output of `firn dev` any more."""
 
     number: signal.Signals = signal.SIGTERM
 
@@ -79,15 +79,17 @@ def run_nodes(
     say: Callable[[str], None] = lambda line: print(line, flush=True),
     patience_s: float | None = PATIENCE_S,
     is_supervised: bool = False,
+    refused: Callable[[], str | None] = lambda: None,
 ) -> int:
     """Run all nodes until SIGTERM, SIGINT or SIGHUP, or until none is left; return the exit code.
 
     For the main thread. A node that has not ended `patience_s` after a signal is killed, without that never;
     a second signal kills those that are still ending. `is_supervised`: a node that ends is started again
-    after a pause, unless none has ever served, and `ROLL` restarts one after the other. Raises `OSError` if a
-    child cannot be started; no child is left running then.
+    after a pause, unless none has ever served, and `ROLL` restarts one after the other. `refused` tells why a
+    node that is stopped now could not start again; then none is. Raises `OSError` if a child cannot be
+    started; no child is left running then.
     """
-    nodes = _Nodes(children, say, patience_s, is_supervised=is_supervised)
+    nodes = _Nodes(children, say, patience_s, refused, is_supervised=is_supervised)
     with stops_received(lambda number: nodes.events.put(_StopSignal(number))):
         if is_supervised:
             receive_unused(nodes.unused)
@@ -107,12 +109,14 @@ class _Nodes:
         children: Sequence[Child],
         say: Callable[[str], None],
         patience_s: float | None,
+        refused: Callable[[], str | None],
         *,
         is_supervised: bool,
     ) -> None:
         self._children = {child.node_id: child for child in children}
         self._say = say
         self._patience_s = patience_s
+        self._refused = refused
         self._is_supervised = is_supervised
         self._roster = Roster(self._children)
         self._pauses = RestartPauses()
@@ -250,6 +254,9 @@ class _Nodes:
         if roll.is_done:
             self._roll = None
             self._print(["rolling restart: done"])
+        elif roll.is_whole and (why := self._refused()) is not None:
+            self._roll = None
+            self._print([f"rolling restart: ends here, as no node would start with these settings: {why}"])
         elif roll.is_whole:
             node_id = roll.next_node()
             self._print([f"rolling restart: node {node_id}"])
@@ -291,9 +298,10 @@ class _Nodes:
             try:
                 self._say(line)
             except OSError as e:
-                if e.errno not in (errno.EPIPE, errno.EIO):
-                    raise
-                self.events.put(_StopSignal(signal.SIGHUP))  # the reader or the terminal is gone
+                if not self._is_supervised and e.errno in (errno.EPIPE, errno.EIO):
+                    self.events.put(_StopSignal(signal.SIGHUP))  # the reader or the terminal is gone
+                else:  # a full disk, a reader of a service's lines: no reason to end nodes
+                    _log(f"{line} (not on stdout: {e.strerror})\n".encode())
 
     # -- the end
 
@@ -347,6 +355,10 @@ def _copy_log(prefix: bytes, stream: IO[bytes]) -> None:
     """Copy each line of a child's log to stderr, with the child's name; JSON has it in its objects."""
     with stream:
         while line := stream.readline(_LINE_BYTES):
-            with contextlib.suppress(OSError, ValueError):  # without a reader a node must not block
-                sys.stderr.buffer.write(line if line.startswith(b'{"time": ') else prefix + line)
-                sys.stderr.buffer.flush()
+            _log(line if line.startswith(b'{"time": ') else prefix + line)
+
+
+def _log(line: bytes) -> None:
+    with contextlib.suppress(OSError, ValueError):  # without a reader a node must not block
+        sys.stderr.buffer.write(line)
+        sys.stderr.buffer.flush()

@@ -71,7 +71,7 @@ class Roster:
         """Note the end of a node, with its exit code or, negative, a signal; return the lines to print."""
         how = self._ended(node_id, code)
         if self.is_stopping:
-            if code == 0:
+            if code in (0, -signal.SIGTERM):  # the latter before it had begun anything
                 return []
             self.exit_code = 1
             return [f"node {node_id} {how}"]

@@ -102,10 +102,14 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_machine(args: argparse.Namespace, configs: Sequence[BrokerConfig]) -> int:
     """Run a child for each of these nodes; each reads the file anew at each of its starts."""
+    from service.base.errors import ConfigError
     from service.cli.node_processes import SERVER, Child, run_nodes
+    from service.config.processes import PROCESSES, processes_of
+    from service.config.settings import BrokerConfig
 
+    args.set = [*args.set, (PROCESSES, str(len(configs)))]
     given = [word for key, value in args.set for word in ("--set", f"{key}={value}")]
-    given += ["--log-level", args.log_level, "--processes", str(len(configs))]
+    given += ["--log-level", args.log_level]
     file = [] if args.config is None else [args.config]
     children = [
         Child(
@@ -115,7 +119,17 @@ def _run_machine(args: argparse.Namespace, configs: Sequence[BrokerConfig]) -> i
         )
         for number, config in enumerate(configs, 1)
     ]
-    return run_nodes(children, patience_s=None, is_supervised=True)
+
+    def refused() -> str | None:
+        """Return what is wrong with the file as it is now."""
+        try:
+            found = [one.checked(BrokerConfig.from_properties) for one in processes_of(given_config(args), 1)]
+        except (ConfigError, OSError) as e:
+            return "; ".join(str(e).splitlines())
+        ids = [config.node_id for config in found]
+        return None if ids == [one.node_id for one in children] else f"node.id: the nodes would be {ids}"
+
+    return run_nodes(children, patience_s=None, is_supervised=True, refused=refused)
 
 
 def given_config(args: argparse.Namespace) -> GivenConfig:

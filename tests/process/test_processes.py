@@ -190,6 +190,23 @@ def test_the_parent_ends_where_no_process_can_start(tmp_path: Path) -> None:
     assert "no node could start" in found.stdout
 
 
+def test_a_mistake_in_the_changed_file_stops_no_process(tmp_path: Path) -> None:
+    with machine(tmp_path) as running:
+        before = [running.pid_of(number) for number in (1, 2)]
+        text = running.file.read_text()
+        for wrong, why in (
+            (
+                "num.partitions=many",
+                f"{running.file}:6: num.partitions: invalid value 'many': Not a number of type INT",
+            ),
+            ("node.id=2", "node.id: the nodes would be [2, 1002]"),
+        ):
+            running.file.write_text(f"{text}{wrong}\n")
+            running.process.send_signal(signal.SIGUSR1)
+            running.wait_for(f"rolling restart: ends here, as no node would start with these settings: {why}")
+        assert before == [running.pid_of(number) for number in (1, 2)]
+
+
 @pytest.mark.parametrize("command", ["server", "format"])
 def test_a_mistake_in_the_file_is_told_before_anything_is_begun(tmp_path: Path, command: str) -> None:
     settings = ["--set", "firn.processes=2", "--set", "firn.processes.port.step=1"]

@@ -56,6 +56,11 @@ class TestRoster:
         assert roster.note_exit(2, -9) == ["node 2 was ended by SIGKILL"]
         assert roster.exit_code == 1
 
+    def test_the_request_itself_may_end_one_that_has_begun_nothing(self) -> None:
+        roster = Roster([1])
+        roster.stop()
+        assert (roster.note_exit(1, -15), roster.exit_code) == ([], 0)
+
     def test_every_exit_is_reported_in_any_order_of_events(self) -> None:
         for seed in range(300):
             chance = random.Random(seed)
