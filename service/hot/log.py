@@ -85,6 +85,8 @@ class LocalLog:
         self.has_erased_records: Callable[[], bool] = lambda: False
         """whether its disk is from before an order of erasure that was carried out on it: consumers and tails
         get nothing then"""
+        self.on_start_moved: Callable[[], None] | None = None
+        """called when the log's start has moved, in either direction"""
         self._closed = False
         state.configure(state.config)
 
@@ -155,6 +157,8 @@ class LocalLog:
         self._listeners = self.sealed, listener
 
     def _start_moved(self) -> None:
+        if self.on_start_moved is not None:
+            self.on_start_moved()
         for listener in self._listeners:
             listener.start_moved(self)
 

@@ -107,6 +107,7 @@ class Partition:
         if high_watermark is not None:
             self.high_watermark = _within(high_watermark, self.unified)
         local.high_watermark_moved(self.high_watermark)  # which need not move again
+        local.on_start_moved = self.changed
         self._mark_listener: Callable[[int], None] | None = None
         self._max_inflated_bytes = max_inflated_bytes
         self.rules = rules_of(local.config, max_inflated_bytes, str(tip))
