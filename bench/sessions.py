@@ -1,6 +1,8 @@
 """Cost of many partitions and of many idle connections for a node: `python -m bench.sessions`.
 
 - A consumer of 5,000 partitions in one fetch session, with 20 records a second spread over them.
+- One of 3,000 partitions without a session: its fetches name them all, and begin with another one each
+  time, as librdkafka's do.
 - 5,000 connections that each wait in a long poll for records that do not come.
 
 It uses raw sockets and hand-made frames (Fetch 11), so that mainly the node is measured. It prints CPU in per
@@ -20,6 +22,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -50,14 +53,16 @@ Asked = Mapping[tuple[str, int], int]
 
 
 def fetch_frame(asked: Asked, wait_ms: int, session: int = 0, epoch: int = -1) -> bytes:
-    """Fetch of `asked`, whole with its size."""
-    by_topic: dict[str, bytearray] = {}
+    """Fetch of `asked`, in its order, whole with its size."""
+    by_topic: list[tuple[str, bytearray]] = []
     for (topic, partition), offset in asked.items():
-        by_topic.setdefault(topic, bytearray()).extend(_ASKED.pack(partition, -1, offset, -1, 1 << 20))
+        if not by_topic or by_topic[-1][0] != topic:
+            by_topic.append((topic, bytearray()))
+        by_topic[-1][1].extend(_ASKED.pack(partition, -1, offset, -1, 1 << 20))
     out = bytearray(_HEADER.pack(FETCH, VERSION, 1, -1))
     out += _LIMITS.pack(-1, wait_ms, 1, 50 << 20, 0, session, epoch)
     out += struct.pack(">i", len(by_topic))
-    for topic, partitions in by_topic.items():
+    for topic, partitions in by_topic:
         name = topic.encode()
         out += struct.pack(">h", len(name)) + name
         out += struct.pack(">i", len(partitions) // _ASKED.size) + partitions
@@ -92,10 +97,14 @@ def found_in(answer: bytes) -> tuple[int, int, dict[tuple[str, int], int]]:
 
 
 class Consumer(threading.Thread):
-    """Reads partitions in one session, as Java's consumer does, or with full fetches where it gets none."""
+    """Reads partitions in one session, as Java's consumer does, or with full fetches where it gets none or
+    does not want one."""
 
-    def __init__(self, bootstrap: str, partitions: Iterable[tuple[str, int]], wait_ms: int) -> None:
+    def __init__(
+        self, bootstrap: str, partitions: Iterable[tuple[str, int]], wait_ms: int, *, wants_session: bool
+    ) -> None:
         super().__init__(daemon=True)
+        self._wants_session = wants_session
         self._connection = RawConnection(bootstrap, 60)
         self._wait_ms = wait_ms
         self._at = dict.fromkeys(partitions, 0)
@@ -103,14 +112,16 @@ class Consumer(threading.Thread):
         self.stops = False
 
     def run(self) -> None:
-        epoch, changed = 0, dict(self._at)
+        first = 0 if self._wants_session else -1
+        epoch, changed, order = first, dict(self._at), deque(self._at)
         while not self.stops:
-            asked = changed if self.session else self._at
+            asked = changed if self.session else {place: self._at[place] for place in order}
             self._connection.send(fetch_frame(asked, self._wait_ms, self.session, epoch))
             error, session, found = found_in(self._connection.receive_frame())
             assert error == 0, f"error {error}"
             self.session = session
-            epoch = epoch + 1 if session else 0
+            epoch = epoch + 1 if session else first
+            order.rotate(-1)
             self.records += sum(end - self._at[partition] for partition, end in found.items())
             self._at.update(found)
             changed = found
@@ -141,7 +152,9 @@ def _settled(peer: Peer) -> float:
     return before
 
 
-def many_partitions(peer: Peer, partitions: int, rate: int, seconds: float, wait_ms: int) -> list[Measured]:
+def many_partitions(
+    peer: Peer, partitions: int, rate: int, seconds: float, wait_ms: int, *, wants_session: bool = True
+) -> list[Measured]:
     """A consumer of `partitions` partitions with `rate` records a second."""
     places = []
     for first in range(0, partitions, PARTITIONS_OF_A_TOPIC):
@@ -150,7 +163,7 @@ def many_partitions(peer: Peer, partitions: int, rate: int, seconds: float, wait
         places += [(f"many-{first}", partition) for partition in range(count)]
     with RawConnection(peer.bootstrap, 60) as producer:
         before = rss_mb(peer.pid)
-        consumer = Consumer(peer.bootstrap, places, wait_ms)
+        consumer = Consumer(peer.bootstrap, places, wait_ms, wants_session=wants_session)
         consumer.start()
         wait_until("the consumer to have asked for everything", lambda: consumer.fetches > 1, 60)
         rng = random.Random(1)
@@ -176,7 +189,8 @@ def many_partitions(peer: Peer, partitions: int, rate: int, seconds: float, wait
         fetches = consumer.fetches - fetches
         consumer.stops = True
         consumer.join()
-        what = f"consumer of {partitions} partitions, {rate} records/s"
+        how = "" if wants_session else " without a session"
+        what = f"consumer of {partitions} partitions{how}, {rate} records/s"
         return [
             Measured(f"{what}: CPU", "%", 5, cpu.all / cpu.wall * 100),
             Measured(f"{what}: CPU without records", "%", None, alone),
@@ -238,6 +252,7 @@ def _node(folder: Path, is_kafka: bool, **settings: str) -> contextlib.AbstractC
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.sessions", description=__doc__)
     parser.add_argument("--partitions", type=int, default=5000)
+    parser.add_argument("--without-session", type=int, default=3000, help="partitions of the other consumer")
     parser.add_argument("--rate", type=int, default=20, help="records a second (default: 20)")
     parser.add_argument("--connections", type=int, default=5000)
     parser.add_argument(
@@ -254,6 +269,10 @@ def main() -> int:
         # Descriptors that are not kept for connections carry partitions.
         with _node(Path(name) / "many", arguments.kafka, **{"max.connections": "500"}) as peer:
             figures += many_partitions(peer, arguments.partitions, arguments.rate, arguments.seconds, 500)
+        with _node(Path(name) / "full", arguments.kafka, **{"max.connections": "500"}) as peer:
+            figures += many_partitions(
+                peer, arguments.without_session, arguments.rate, arguments.seconds, 500, wants_session=False
+            )
     for found in figures:
         over = found.target is not None and found.value > found.target
         bound = "" if found.target is None else f"≤ {found.target:g}"
