@@ -93,6 +93,17 @@ async def _freed(lists: list[list[Any]]) -> None:
             del one[-FREED_AT_A_TIME:]
 
 
+def in_later_turns(steps: Steps[None]) -> None:
+    """Run `steps` to their end, in later turns: nobody waits for them, and they free memory."""
+    asyncio.get_running_loop().create_task(_in_later_turns(steps), name="freeing")
+
+
+async def _in_later_turns(steps: Steps[None]) -> None:
+    piece = Slice()
+    await piece.next_turn()
+    await piece.go_on(steps)
+
+
 async def each_in_slices(call: Callable[[S], T], items: Iterable[S]) -> list[T]:
     """Apply `call` to each item, in later turns if they take long; return the results."""
     piece = Slice()

@@ -242,6 +242,14 @@ SERVING: Final = (
         "fetch_session_evictions", "Fetch sessions that were ended to make room for others.",
         kafka=_SESSIONS.format("IncrementalFetchSessionEvictionsPerSec"),
     ),
+    _gauge(
+        "implicit_fetch_sessions",
+        "Connections of clients without fetch sessions whose fetches of many partitions cost what changed.",
+    ),
+    _gauge(
+        "implicit_fetch_session_partitions",
+        "Partitions that are remembered for them, of at most `firn.fetch.session.cache.partitions`.",
+    ),
 )  # fmt: skip
 
 AUTHORIZATION: Final = (

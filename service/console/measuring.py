@@ -173,6 +173,9 @@ def of_node(node: ObservedNode, now_ms: int) -> Iterator[Sample]:
         yield from _authorization(node.authorizer)
     if node.fetch_sessions is not None:
         yield from _fetch_sessions(node.fetch_sessions)
+    if node.implicit_sessions is not None:
+        yield Sample("firn_implicit_fetch_sessions", len(node.implicit_sessions))
+        yield Sample("firn_implicit_fetch_session_partitions", node.implicit_sessions.partition_count)
     if node.logs is not None:
         yield from _logs(node.logs.metrics)
     if node.metadata is not None:

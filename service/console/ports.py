@@ -21,6 +21,7 @@ from service.metadata.publisher import Publisher
 from service.network.metrics import NetworkMetrics
 from service.network.request_meter import RequestQuotas
 from service.partition.fetch_sessions import FetchSessions
+from service.partition.implicit_sessions import ImplicitSessions
 from service.partition.metrics import ServingMetrics
 from service.partition.partition import Partition
 from service.partition.traffic import TopicTraffic
@@ -126,6 +127,8 @@ class ObservedNode(Protocol):
     def serving(self) -> ServingMetrics | None: ...
     @property
     def fetch_sessions(self) -> FetchSessions | None: ...
+    @property
+    def implicit_sessions(self) -> ImplicitSessions | None: ...
     @property
     def authorizer(self) -> Authorizer | None: ...
     @property

@@ -170,11 +170,18 @@ class Server:
         return TlsTransport(self._shared.loop, self.tls, connection)
 
     def set_handler(
-        self, handler: Handler, describe: Describe, answer_versions: AnswerVersions | None = None
+        self,
+        handler: Handler,
+        describe: Describe,
+        answer_versions: AnswerVersions | None = None,
+        on_gone: Gone | None = None,
     ) -> None:
-        """Set the handler, before `start`; where clients log in, what answers their ApiVersions before."""
+        """Set the handler, before `start`; where clients log in, what answers their ApiVersions before; what
+        is called when a connection has ended."""
         assert self._shared is not None
         self._shared.handler, self._shared.describe = handler, describe
+        if on_gone is not None:
+            self._shared.on_gone = on_gone
         if self._logins is not None and answer_versions is not None:
             self._logins.handler, self._logins.answer_versions = handler, answer_versions
 

@@ -13,7 +13,7 @@ from service.config.settings import BrokerConfig
 from service.metadata.controller.requests import Endpoint
 from service.network.connection_quotas import ConnectionQuotas
 from service.network.metrics import NetworkMetrics
-from service.network.request import Answer, RequestContext
+from service.network.request import Answer, Gone, RequestContext
 from service.network.server import Server
 from service.node.node_options import limits_of
 from service.serving.dispatch import Dispatcher
@@ -77,14 +77,18 @@ class BrokerListeners:
         )
 
     def serve_with(
-        self, dispatcher: Dispatcher, answer_versions: AnswerVersions, config: Callable[[], BrokerConfig]
+        self,
+        dispatcher: Dispatcher,
+        answer_versions: AnswerVersions,
+        config: Callable[[], BrokerConfig],
+        on_gone: Gone,
     ) -> None:
-        """Set the handler of requests, what answers ApiVersions before a login, and where the current
-        settings are."""
+        """Set the handler of requests, what answers ApiVersions before a login, where the current settings
+        are, and what is called when a connection has ended."""
         assert self.arrivals is not None
         self.arrivals.config = lambda: config().quotas
         for server in self.servers:
-            server.set_handler(dispatcher, dispatcher.describe, answer_versions)
+            server.set_handler(dispatcher, dispatcher.describe, answer_versions, on_gone)
 
     async def start(self, stack: AsyncExitStack) -> None:
         """Accept connections."""

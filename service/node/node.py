@@ -296,7 +296,9 @@ class Node:
         stack.callback(broker.close)
         broker.endpoints.update(listeners.places)
         answer_versions = answer_for(ListenerType.BROKER, lambda: features_of_broker(broker))
-        listeners.serve_with(Dispatcher(broker, plane.apis), answer_versions, lambda: settings.config)
+        listeners.serve_with(
+            Dispatcher(broker, plane.apis), answer_versions, lambda: settings.config, broker.connection_ended
+        )
         self._limit(broker, metadata)
         if plane.prefix_owner is None:
             await plane.join(stack)

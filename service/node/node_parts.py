@@ -27,6 +27,7 @@ from service.node.broker_listeners import BrokerListeners
 from service.node.health import ObservedParts, facts_of, parts_of
 from service.node.supervisor import Supervisor
 from service.partition.fetch_sessions import FetchSessions
+from service.partition.implicit_sessions import ImplicitSessions
 from service.partition.metrics import ServingMetrics
 from service.partition.partition import Partition
 from service.partition.traffic import TopicTraffic
@@ -150,6 +151,11 @@ class NodeParts:
     def fetch_sessions(self) -> FetchSessions | None:
         """Cache of fetch sessions."""
         return None if self.broker is None else self.broker.fetch_sessions
+
+    @property
+    def implicit_sessions(self) -> ImplicitSessions | None:
+        """Implicit sessions of clients that have no fetch session."""
+        return None if self.broker is None else self.broker.implicit_sessions
 
     @property
     def groups(self) -> GroupCoordinators | None:

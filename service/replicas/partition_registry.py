@@ -32,6 +32,8 @@ class Replicas:
         """local bytes may be deleted because the bucket has them: the bucket is known to be the cluster's"""
         self.traffic = TrafficByTopic()
         self.gate = CutGate()
+        self.version = 0
+        """changes when a partition that was here is removed, replaced, or has failed"""
 
     def known_by(self, image: Callable[[], MetadataImage]) -> None:
         """Set the source of the newest image, which names the partitions of other nodes."""
@@ -55,12 +57,15 @@ class Replicas:
         partition.traffic = self.traffic.opened(partition.tip.topic)
         for key in _keys(partition.tip):
             self._offline.pop(key, None)
+            if key in self._online:
+                self.version += 1
             self._online[key] = partition
         self.notify(partition)
 
     def note_failure(self, partition: Partition) -> None:
         """Note that the log of an online partition has failed."""
         self._failed.add(partition)
+        self.version += 1
         self.gate.cannot_lead(partition)
 
     @property
@@ -71,6 +76,7 @@ class Replicas:
 
     def remove(self, partition: Partition) -> None:
         self._failed.discard(partition)
+        self.version += 1
         self.traffic.closed(partition.tip.topic, partition.traffic)
         for key in _keys(partition.tip):
             # The same change of the image may have created a topic of the same name again.

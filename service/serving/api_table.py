@@ -30,6 +30,7 @@ from service.serving.handlers import (
     offset_for_leader_epoch,
     produce,
 )
+from service.serving.implicit_fetch import recall
 from service.serving.served_api import Served, table
 from service.wire.apis import ApiKey, ListenerType
 from service.wire.fetch import parse_fetch, parse_fetch_steps
@@ -37,7 +38,7 @@ from service.wire.produce import parse_produce, parse_produce_steps
 
 _ROWS: Final[dict[int, Served]] = {
     ApiKey.PRODUCE: Served(ASKS_ITSELF, produce.handle, parse_produce, parse_produce_steps),
-    ApiKey.FETCH: Served(ASKS_ITSELF, fetch.handle, parse_fetch, parse_fetch_steps),
+    ApiKey.FETCH: Served(ASKS_ITSELF, fetch.handle, parse_fetch, parse_fetch_steps, recall),
     ApiKey.LIST_OFFSETS: Served(ASKS_ITSELF, list_offsets.handle),
     ApiKey.METADATA: Served(ASKS_ITSELF, metadata.handle),
     ApiKey.OFFSET_COMMIT: Served(ASKS_ITSELF, late="offset_commit"),

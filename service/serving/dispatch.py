@@ -168,8 +168,12 @@ class Dispatcher:
         else:
             steps = decode_request_steps(header, frame)
         await next_turn()  # so that many long requests do not all begin in one turn
-        request = await Slice().go_on(steps)
-        await next_turn()
+        request = None
+        if served.recall is not None:
+            request = await Slice().go_on(served.recall(self._broker, context, header, frame))
+        if request is None:
+            request = await Slice().go_on(steps)
+            await next_turn()
         answer = served.handle(self._broker, context, request)
         if served.parse_steps is None:
             return await self._encode_in_slices(context, header, answer)

@@ -8,7 +8,7 @@ it reads, and how it remembers them, say its two kinds in `handlers/fetch.py`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Hashable, Iterable
+from collections.abc import Awaitable, Hashable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -23,15 +23,14 @@ from service.partition.fetch_sessions import NO_SESSION
 from service.partition.fetch_wait import FetchWait
 from service.replication.leader import ReplicaSession
 from service.serving.fetch_answers import (
-    TopicResults,
-    down_converted,
     refusal,
     response_bytes,
     throttled_response,
 )
 from service.serving.fetch_read import FetchRead, PendingReads
 from service.serving.request_host import Broker
-from service.wire.fetch import FetchRequestView, encode_fetch_response_in_steps
+from service.wire.fetch import FetchRequestView, Results, encode_fetch_response_in_steps
+from service.wire.produce import TopicKey
 
 if TYPE_CHECKING:
     from service.remote.reading.download_manager import ResponseHold
@@ -353,12 +352,10 @@ class FetchOperation:
                 purgatory.forget(self._early)
                 self._early = None
 
-    def _encode(self, topics: list[TopicResults], session_id: int) -> Steps[Response]:
+    def _encode(self, topics: Sequence[tuple[TopicKey, Results]], session_id: int) -> Steps[Response]:
         broker, context, found = self._broker, self._context, self._pass
         holds = found.holds
         found.record_metrics()
-        if context.api_version < FIRST_VERSION_WITH_STORAGE_ERRORS:
-            topics = [(topic, list(map(down_converted, answers))) for topic, answers in topics]
         endpoints = broker.node_endpoints(context.listener, found.leaders) if found.leaders else ()
         parts = yield from encode_fetch_response_in_steps(
             context.api_version,

@@ -21,6 +21,7 @@ from service.base.disk import Space
 from service.base.errors import InvariantError, RequestError
 from service.base.printable import printable
 from service.base.rate_limited_log import RateLimitedLog
+from service.base.slices import in_later_turns
 from service.base.threads import Threads
 from service.base.timers import Timers
 from service.config.settings import BrokerConfig
@@ -35,6 +36,7 @@ from service.metadata.image import MetadataImage
 from service.network.request import RequestContext, Response
 from service.network.request_meter import RequestQuotas
 from service.partition.fetch_sessions import FetchSessions
+from service.partition.implicit_sessions import ImplicitSessions
 from service.partition.metrics import ServingMetrics
 from service.replicas.disk_pressure import DiskWatch
 from service.replicas.partition_registry import Replicas
@@ -117,6 +119,11 @@ class Broker:
         replicas.known_by(lambda: plane.metadata.image)
         self.timers = timers
         self.fetch_sessions = fetch_sessions
+        own = config()
+        has_sessions = own.max_incremental_fetch_session_cache_slots > 0
+        self.implicit_sessions = ImplicitSessions(
+            timers.purgatory, own.fetch_session_cache_partitions if has_sessions else 0, in_later_turns
+        )
         self.groups = groups
         self.transactions: TransactionCoordinators | None = None
         """None: transactions are not served"""
@@ -124,7 +131,6 @@ class Broker:
         self.loop = asyncio.get_running_loop()
         self.endpoints: dict[str, tuple[str, int]] = {}
         """listener name -> (advertised host, advertised port)"""
-        own = config()
         self.cluster = ClusterView(
             own.node_id, own.broker_rack, lambda: plane.metadata.image, self.endpoints, lambda: plane.epoch
         )
@@ -277,6 +283,10 @@ class Broker:
     async def load(self, module: str) -> ModuleType:
         """Import a module on a thread, since that takes long."""
         return await self._logs.on_thread(import_module, module)
+
+    def connection_ended(self, context: RequestContext) -> None:
+        """Free what is kept for the connection of a client."""
+        self.implicit_sessions.close(context.connection_id)
 
     def close(self) -> None:
         """Shut the thread pools down: queued calls are cancelled, running ones are not awaited."""

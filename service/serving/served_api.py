@@ -21,6 +21,7 @@ Handler = Callable[[Any, RequestContext, Any], Any]
 Quick = Callable[[Any, RequestContext, RequestHeader, memoryview], Response | PendingResponse | None]
 Parse = Callable[[int, memoryview, int, int], Any]
 ParseSteps = Callable[[int, memoryview, int], Generator[None, None, Any]]
+Recall = Callable[[Any, RequestContext, RequestHeader, memoryview], Generator[None, None, Any | None]]
 
 
 def _is_not_loaded(broker: Host, context: RequestContext, request: Any) -> NoReturn:
@@ -49,7 +50,8 @@ class Served(NamedTuple):
 
     `authorizes`: who is allowed the request; a check that it names comes before the handler. `parse`: a
     hand-written parser, whose handler encodes its response itself; `parse_steps` works in steps, for requests
-    with many elements. `late`: a module of `handlers`, with `handle` and perhaps `quick`, which
+    with many elements; `recall` comes before it, and returns such a request by what it has in common with the
+    connection's last one, or None. `late`: a module of `handlers`, with `handle` and perhaps `quick`, which
     the first request loads: a node without groups does without their code. `quick` handles ordinary requests
     from their bytes, without a message or a task, and returns None for others. `forwards` returns whether the
     canonical request goes to the controller as it is (`Host.forward`); with `is_checked_first`, only unless
@@ -60,6 +62,7 @@ class Served(NamedTuple):
     handle: Handler = _is_not_loaded
     parse: Parse | None = None
     parse_steps: ParseSteps | None = None
+    recall: Recall | None = None
     late: str = ""
     quick: Quick | None = None
     forwards: Callable[[Any], bool] | None = None

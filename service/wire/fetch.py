@@ -12,7 +12,7 @@ KIP-903.
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
@@ -99,6 +99,36 @@ class FetchPartitionResult(NamedTuple):
     snapshot_id: tuple[int, int] | None = None
 
 
+class Results(Protocol):
+    """Partitions of one topic of a response: bytes are partitions that are encoded already."""
+
+    def __len__(self) -> int:
+        """Return the number of partitions."""
+
+    def __iter__(self) -> Iterator[FetchPartitionResult | bytes]: ...
+
+
+class EncodedResults:
+    """Results of which some are encoded already, many in one piece of bytes."""
+
+    __slots__ = ("_count", "_pieces")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._pieces: list[FetchPartitionResult | bytes] = []
+
+    def add(self, piece: FetchPartitionResult | bytes, count: int) -> None:
+        """Add a result, or `count` encoded ones (`encode_without_records`)."""
+        self._pieces.append(piece)
+        self._count += count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[FetchPartitionResult | bytes]:
+        return iter(self._pieces)
+
+
 _I32 = struct.Struct(">i")
 _LIMITS = struct.Struct(">iiib")  # max wait, min bytes, max bytes, isolation level
 _PAIR = struct.Struct(">ii")
@@ -120,10 +150,10 @@ def parse_fetch(
     """
     try:
         cursor = Cursor(frame, position, most_elements)
-        head = _parse_head(version, cursor)
-        topics = [_parse_topic(version, cursor) for _ in range(_topic_count(version, cursor))]
+        head = parse_head(version, cursor)
+        topics = [_parse_topic(version, cursor) for _ in range(topic_count(version, cursor))]
         forgotten = [_parse_forgotten(version, cursor) for _ in range(_forgotten_count(version, cursor))]
-        return _parse_end(version, cursor, head, topics, forgotten)
+        return parse_end(version, cursor, head, topics, forgotten)
     except (struct.error, IndexError) as e:
         raise MalformedMessage(f"fetch request: {e}") from e
 
@@ -134,9 +164,9 @@ def parse_fetch_steps(
     """Do what `parse_fetch` does, with a pause after every `PAUSE_ELEMENTS` elements."""
     try:
         cursor = Cursor(frame, position)
-        head = _parse_head(version, cursor)
+        head = parse_head(version, cursor)
         topics: list[FetchTopic] = []
-        for _ in range(_topic_count(version, cursor)):
+        for _ in range(topic_count(version, cursor)):
             topics.append((yield from _parse_topic_steps(version, cursor)))
             if cursor.is_pause():
                 yield
@@ -145,13 +175,14 @@ def parse_fetch_steps(
             forgotten.append(_parse_forgotten(version, cursor))
             if cursor.is_pause():
                 yield
-        return _parse_end(version, cursor, head, topics, forgotten)
+        return parse_end(version, cursor, head, topics, forgotten)
     except (struct.error, IndexError) as e:
         raise MalformedMessage(f"fetch request: {e}") from e
 
 
-def _parse_head(version: int, cursor: Cursor) -> tuple[int, ...]:
-    """Return replica id, max wait, min bytes, max bytes, isolation level, session id, session epoch."""
+def parse_head(version: int, cursor: Cursor) -> tuple[int, ...]:
+    """Read what precedes the topics: replica id, max wait, min bytes, max bytes, isolation level, session id,
+    session epoch."""
     replica_id = cursor.int32() if version <= 14 else -1
     limits = _LIMITS.unpack_from(cursor.data, cursor.position)
     cursor.position += _LIMITS.size
@@ -162,17 +193,17 @@ def _parse_head(version: int, cursor: Cursor) -> tuple[int, ...]:
     return replica_id, *limits, *session
 
 
-def _topic_count(version: int, cursor: Cursor) -> int:
+def topic_count(version: int, cursor: Cursor) -> int:
     return cursor.count(version >= 12, 3 if version >= 12 else 6)
 
 
 def _forgotten_count(version: int, cursor: Cursor) -> int:
-    return _topic_count(version, cursor) if version >= 7 else 0
+    return topic_count(version, cursor) if version >= 7 else 0
 
 
 def _parse_topic(version: int, cursor: Cursor) -> FetchTopic:
     flexible = version >= 12
-    key = _topic_key(version, cursor)
+    key = topic_key(version, cursor)
     read = _read_partition_flexible if flexible else _read_partition_plain
     partitions = [read(version, cursor) for _ in range(cursor.count(flexible, 16))]
     if flexible:
@@ -182,7 +213,7 @@ def _parse_topic(version: int, cursor: Cursor) -> FetchTopic:
 
 def _parse_topic_steps(version: int, cursor: Cursor) -> Generator[None, None, FetchTopic]:
     flexible = version >= 12
-    key = _topic_key(version, cursor)
+    key = topic_key(version, cursor)
     read = _read_partition_flexible if flexible else _read_partition_plain
     partitions = []
     for _ in range(cursor.count(flexible, 16)):
@@ -196,14 +227,14 @@ def _parse_topic_steps(version: int, cursor: Cursor) -> Generator[None, None, Fe
 
 def _parse_forgotten(version: int, cursor: Cursor) -> ForgottenTopic:
     flexible = version >= 12
-    key = _topic_key(version, cursor)
+    key = topic_key(version, cursor)
     partitions = [cursor.int32() for _ in range(cursor.count(flexible, 4))]
     if flexible:
         cursor.skip_tagged_fields()
     return key, partitions
 
 
-def _parse_end(
+def parse_end(
     version: int,
     cursor: Cursor,
     head: tuple[int, ...],
@@ -224,10 +255,25 @@ def _parse_end(
     )  # fmt: skip
 
 
-def _topic_key(version: int, cursor: Cursor) -> TopicKey:
+def topic_key(version: int, cursor: Cursor) -> TopicKey:
     if version >= 13:
         return cursor.uuid()
     return cursor.compact_string() if version == 12 else cursor.string()
+
+
+def row_bytes(version: int) -> int:
+    """Return the size of a partition of a request that has no tagged fields."""
+    if version >= 12:
+        return _PARTITION_V12.size + 1  # the count of tagged fields
+    if version >= 9:
+        return _PARTITION_V9.size
+    return (_PARTITION_V5 if version >= 5 else _PARTITION_V4).size
+
+
+def parse_partition(version: int, row: bytes) -> FetchPartition:
+    """Return the partition of a request whose bytes are `row`."""
+    read = _read_partition_flexible if version >= 12 else _read_partition_plain
+    return read(version, Cursor(row))
 
 
 def _read_partition_plain(version: int, cursor: Cursor) -> FetchPartition:
@@ -299,7 +345,7 @@ def _end_tag(cursor: Cursor, tag: int, stop: int) -> None:
 def encode_fetch_response(
     version: int,
     correlation_id: int,
-    topics: Sequence[tuple[TopicKey, Sequence[FetchPartitionResult]]],
+    topics: Sequence[tuple[TopicKey, Results]],
     *,
     error_code: int = 0,
     session_id: int = 0,
@@ -319,7 +365,7 @@ def encode_fetch_response(
 def encode_fetch_response_in_steps(
     version: int,
     correlation_id: int,
-    topics: Sequence[tuple[TopicKey, Sequence[FetchPartitionResult]]],
+    topics: Sequence[tuple[TopicKey, Results]],
     error_code: int = 0,
     session_id: int = 0,
     throttle_ms: int = 0,
@@ -341,6 +387,13 @@ def encode_fetch_response_in_steps(
         _write_topic_key(out, version, key)
         write_count(out, len(results), flexible)
         for result in results:
+            left -= 1
+            if not left:
+                yield
+                left = RESULTS_AT_A_TIME
+            if isinstance(result, bytes):
+                out += result
+                continue
             records_size = records_bytes(result.records)
             _write_result(out, version, result)
             if result.aborted:
@@ -355,10 +408,6 @@ def encode_fetch_response_in_steps(
                 sent.append(out)
             if flexible:
                 _write_result_tags(out, result)
-            left -= 1
-            if not left:
-                yield
-                left = RESULTS_AT_A_TIME
         if flexible:
             out.append(0)
     if flexible:
@@ -371,6 +420,19 @@ def encode_fetch_response_in_steps(
         sent.pop()
     struct.pack_into(">ii", head, 0, size - 4, correlation_id)
     return sent
+
+
+def encode_without_records(version: int, result: FetchPartitionResult) -> bytes:
+    """Return one partition of a response, without records and aborted transactions, as its bytes."""
+    out = bytearray()
+    flexible = version >= 12
+    _write_result(out, version, result)
+    if version >= 11:
+        out += _I32.pack(result.preferred_read_replica)
+    write_count(out, 0, flexible)
+    if flexible:
+        _write_result_tags(out, result)
+    return bytes(out)
 
 
 def records_bytes(records: Sequence[RecordsPart]) -> int:

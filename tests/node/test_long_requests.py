@@ -207,7 +207,7 @@ def test_a_decoded_long_fetch_is_freed_in_slices(
     request = module.FetchRequest(
         max_wait=timedelta(milliseconds=0 if stays else 60_000),
         min_bytes=1,
-        session_epoch=-1,
+        session_epoch=0,
         topics=(module.FetchTopic(topic_id=topic_id, partitions=partitions),),
         forgotten_topics_data=(),
     )

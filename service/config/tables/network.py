@@ -66,12 +66,13 @@ NETWORK: Final = (
     key(
         "max.incremental.fetch.session.cache.slots", INT, 1000,
         "Most fetch sessions. Consumers without one send all their partitions with every fetch. "
-        "0: no sessions.",
+        "0: no sessions, and nothing is remembered for clients that have none.",
         at_least=0,
     ),
     key(
         "firn.fetch.session.cache.partitions", INT, 100_000,
-        "Most partitions in all fetch sessions together, at about 700 bytes each.",
+        "Most partitions in all fetch sessions together, at about 700 bytes each, and as many in what is "
+        "remembered for clients that have none (librdkafka), at about 900.",
         at_least=0,
     ),
     key(

@@ -1,8 +1,9 @@
 """Fetch: records of both tiers; those of segment files are sent without a copy.
 
 A fetch reads its partitions under one byte budget (`serving/fetch_read.py`): all that it names, in its order,
-or those of its session that may have changed (`partition/fetch_sessions.py`, KIP-227). If it finds less than
-the client wants, it waits and reads again (`serving/fetch_operation.py`).
+or those of its session that may have changed (`partition/fetch_sessions.py`, KIP-227), or those of many that
+have changed since the connection's last fetch (`serving/implicit_fetch.py`). If it finds less than the client
+wants, it waits and reads again (`serving/fetch_operation.py`).
 
 A fetch that waits only for bytes is answered as soon as another request follows on its connection.
 
@@ -36,6 +37,7 @@ from service.partition.partition import Partition
 from service.replication.leader import ReplicaSession
 from service.serving.fetch_answers import (
     TopicResults,
+    down_converted,
     may_replicate,
     missing_topic_error,
     note_name,
@@ -43,8 +45,9 @@ from service.serving.fetch_answers import (
     refuse_replica,
     refused_session,
 )
-from service.serving.fetch_operation import FetchOperation
+from service.serving.fetch_operation import FIRST_VERSION_WITH_STORAGE_ERRORS, FetchOperation
 from service.serving.fetch_read import FetchRead, InlineSmallSlices, PendingReads, reads_committed
+from service.serving.implicit_fetch import ImplicitFetch, RecalledFetch
 from service.serving.request_host import Broker
 from service.wire.fetch import FetchPartitionResult, FetchRequestView
 from service.wire.produce import TopicKey
@@ -59,9 +62,11 @@ WITH_RECORDS: Final = 15
 
 
 def handle(
-    broker: Broker, context: RequestContext, fetch: FetchRequestView
+    broker: Broker, context: RequestContext, fetch: FetchRequestView | RecalledFetch
 ) -> Response | Awaitable[Response]:
     """Respond at once if there is enough to send, else wait for bytes, the bucket or the deadline."""
+    if isinstance(fetch, RecalledFetch):
+        return ImplicitFetch(broker, context, fetch).begin()
     if fetch.replica_id >= 0 and broker.authorizer is not None and not may_replicate(broker, context):
         return refuse_replica(context, fetch)
     if fetch.session_epoch in FULL_FETCH_EPOCHS:
@@ -191,7 +196,10 @@ class _FullFetch(FetchOperation):
                 if left < 0:
                     yield
                     left = PARTITIONS_AT_A_TIME
-        return (yield from self._encode(self._topics, self._session_id))
+        topics = self._topics
+        if self._context.api_version < FIRST_VERSION_WITH_STORAGE_ERRORS:
+            topics = [(topic, list(map(down_converted, answers))) for topic, answers in topics]
+        return (yield from self._encode(topics, self._session_id))
 
 
 class _IncrementalFetch(FetchOperation):

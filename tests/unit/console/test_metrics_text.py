@@ -28,6 +28,7 @@ from service.groups.metrics import GroupMetrics
 from service.health.readiness import NodeHealth
 from service.network.metrics import NetworkMetrics
 from service.partition.fetch_sessions import FetchSessions
+from service.partition.implicit_sessions import ImplicitSessions
 from service.partition.traffic import TopicTraffic
 from service.replication.metrics import ReplicationMetrics
 
@@ -42,6 +43,7 @@ class Shown:
         self.turns, self.network = TurnTimes(), NetworkMetrics()
         self.serving = self.logs = self.metadata = self.cold = self.tls = None
         self.fetch_sessions: FetchSessions | None = None
+        self.implicit_sessions: ImplicitSessions | None = None
         self.authorizer = None
         self.groups: Any = None
         self.transactions = lambda now_ms: None
