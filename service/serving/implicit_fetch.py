@@ -17,12 +17,18 @@ from typing import Any, Final, NamedTuple, cast
 
 from service.base.steps import Steps
 from service.network.request import RequestContext, Response
-from service.partition.fetch_sessions import NO_SESSION, PartitionRead, can_be_remembered
+from service.partition.fetch_sessions import (
+    NO_SESSION,
+    PartitionRead,
+    SessionPartition,
+    can_be_remembered,
+)
 from service.partition.implicit_sessions import ImplicitPartition, ImplicitSession
 from service.serving.fetch_answers import down_converted
 from service.serving.fetch_operation import FIRST_VERSION_WITH_STORAGE_ERRORS, FetchOperation
 from service.serving.fetch_read import (
     FIRST_VERSION_WITH_RACKS,
+    FetchRead,
     InlineSmallSlices,
     PendingReads,
     reads_committed,
@@ -203,7 +209,7 @@ class ImplicitFetch(FetchOperation):
             yield from self._mark_all()
         found = self._new_pass(started)
         reads: list[PartitionRead] = []
-        for topic, partitions in self._topics:
+        for _, partitions in self._topics:
             for at in range(0, len(partitions), AT_A_TIME):
                 if not session.dirty and not session.is_closed:
                     continue
@@ -212,11 +218,27 @@ class ImplicitFetch(FetchOperation):
                 # A closed session forgets what is dirty, and watches nothing.
                 for one in some if session.is_closed else list(filter(dirty.__contains__, some)):
                     yield
-                    partition, result = found.read_partition(topic, one.asked)
-                    read = PartitionRead(one, partition, result)
-                    if not session.note_result(read):
-                        reads.append(read)
+                    self._read_one(found, one, reads)
+        yield from self._read_late(found, reads)
         self._pass, self._reads = found, reads
+
+    def _read_late(self, found: FetchRead, reads: list[PartitionRead]) -> Steps[None]:
+        """Read what has changed since its turn in the pass, unless there is enough: nothing watches it, so
+        the fetch would not be woken by it."""
+        session = self._session
+        least = max(min(self._fetch.min_bytes, found.room), 1)
+        # What is read and not clean stays dirty.
+        while found.size < least and len(session.dirty) > len(reads) and not session.is_closed:
+            done = {read.of for read in reads}
+            for one in [one for one in session.dirty if one not in done]:
+                yield
+                self._read_one(found, one, reads)
+
+    def _read_one(self, found: FetchRead, one: SessionPartition, reads: list[PartitionRead]) -> None:
+        partition, result = found.read_partition(one.topic, one.asked)
+        read = PartitionRead(one, partition, result)
+        if not self._session.note_result(read):
+            reads.append(read)
 
     def _respond(self) -> Steps[Response]:
         inline = InlineSmallSlices(self._broker)

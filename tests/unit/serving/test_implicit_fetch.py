@@ -261,3 +261,46 @@ def test_there_is_room_for_so_many_partitions_and_the_idle_go_first(tmp_path: Pa
         assert len(sessions) == 2
 
     run(tmp_path, scenario)
+
+
+def test_records_that_come_while_a_fetch_reads_are_found_by_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read of many partitions takes several turns: one that was read already, or was clean, may change."""
+    reads, due = FetchRead.read_partition, {3: [0, 1]}
+
+    async def scenario(node: OneOfThree) -> None:
+        def appending(self: FetchRead, topic: Any, asked: Any, **how: Any) -> Any:
+            for number in due.pop(asked.partition, ()):
+                append(node, number)
+            return reads(self, topic, asked, **how)
+
+        monkeypatch.setattr(FetchRead, "read_partition", appending)
+        frame = fetch_frame(11, ALL, IDS, wait_ms=20_000)
+        answer = fetch(node, frame)
+        assert isinstance(answer, Response), "it waits, although there are records"
+        assert sent(answer) == plain(node, frame)
+
+    run(tmp_path, scenario)
+
+
+def test_a_fetch_that_counts_bytes_is_woken_by_partitions_that_changed_while_it_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads, due = FetchRead.read_partition, {3: [0]}
+
+    async def scenario(node: OneOfThree) -> None:
+        def appending(self: FetchRead, topic: Any, asked: Any, **how: Any) -> Any:
+            for number in due.pop(asked.partition, ()):
+                append(node, number)
+            return reads(self, topic, asked, **how)
+
+        monkeypatch.setattr(FetchRead, "read_partition", appending)
+        size = len(batch(1).data)
+        frame = fetch_frame(11, ALL, IDS, wait_ms=20_000, min_bytes=2 * size)
+        later = fetch(node, frame)
+        assert not isinstance(later, Response)
+        append(node, 0)
+        assert sent(await asyncio.wait_for(later, 5)) == plain(node, frame)
+
+    run(tmp_path, scenario)
