@@ -197,6 +197,9 @@ class ImplicitFetch(FetchOperation):
         self._session.watch_for(self._reads)
         return (self._session,)
 
+    def _early_keys(self) -> Iterable[Hashable]:
+        return (self._session,)
+
     def _freeable(self) -> Iterable[list[Any]]:
         return [partitions for _, partitions in self._topics]
 
@@ -219,25 +222,14 @@ class ImplicitFetch(FetchOperation):
                 for one in some if session.is_closed else list(filter(dirty.__contains__, some)):
                     yield
                     self._read_one(found, one, reads)
-        yield from self._read_late(found, reads)
         self._pass, self._reads = found, reads
-
-    def _read_late(self, found: FetchRead, reads: list[PartitionRead]) -> Steps[None]:
-        """Read what has changed since its turn in the pass, unless there is enough: nothing watches it, so
-        the fetch would not be woken by it."""
-        session = self._session
-        least = max(min(self._fetch.min_bytes, found.room), 1)
-        # What is read and not clean stays dirty.
-        while found.size < least and len(session.dirty) > len(reads) and not session.is_closed:
-            done = {read.of for read in reads}
-            for one in [one for one in session.dirty if one not in done]:
-                yield
-                self._read_one(found, one, reads)
 
     def _read_one(self, found: FetchRead, one: SessionPartition, reads: list[PartitionRead]) -> None:
         partition, result = found.read_partition(one.topic, one.asked)
         read = PartitionRead(one, partition, result)
         if not self._session.note_result(read):
+            if self._early is not None:
+                self._session.watch_for((read,))
             reads.append(read)
 
     def _respond(self) -> Steps[Response]:

@@ -9,11 +9,13 @@ from typing import Any, Final, cast
 
 import pytest
 
+from service.base.steps import at_once
 from service.network.request import RequestContext, Response
 from service.security.session import anonymous
 from service.serving import fetch_operation
 from service.serving.fetch_read import FetchRead
 from service.serving.handlers.fetch import handle
+from service.serving.implicit_fetch import recall
 from service.wire.api import parse_request_header
 from service.wire.fetch import parse_fetch
 from tests.support.fetch_frames import Named, Topics, fetch_frame
@@ -28,12 +30,17 @@ SIZE: Final = len(BATCH.data)
 LONG_MS = 20_000
 
 
-def fetch(node: OneOfThree, topics: Topics, **fields: Any) -> Response | Awaitable[Response]:
+def fetch(
+    node: OneOfThree, topics: Topics, *, is_implicit: bool = True, **fields: Any
+) -> Response | Awaitable[Response]:
     frame = fetch_frame(11, topics, IDS, **fields)
     header = parse_request_header(frame)
     context = RequestContext(1, "127.0.0.1", 50_000, INSIDE, anonymous("127.0.0.1", INSIDE))
     context.api_key, context.api_version = header.api_key, header.api_version
-    return handle(node.broker, context, parse_fetch(11, frame, header.body))
+    implicit = None
+    if is_implicit:  # as dispatch has it, unless there is no room
+        implicit = at_once(recall(node.broker, context, header, memoryview(frame)))
+    return handle(node.broker, context, implicit or parse_fetch(11, frame, header.body))
 
 
 async def answer(of: Response | Awaitable[Response]) -> bytes:
@@ -89,20 +96,25 @@ def play(
         async with asyncio.timeout(30), one_of_three(folder, *records) as node:
             await scenario(node, Appending(node, patch))
             # The event loop ends the last task, which drops what the fetch has watched.
-            while len(node.broker.timers.purgatory) > len(node.broker.fetch_sessions._sessions) * PARTITIONS:
+            sessions = len(node.broker.fetch_sessions) + len(node.broker.implicit_sessions)
+            while len(node.broker.timers.purgatory) > sessions * PARTITIONS:
                 await asyncio.sleep(0)
 
     asyncio.run(whole())
 
 
-@pytest.mark.parametrize("session", [(0, -1), (0, 0)], ids=["without a session", "that opens a session"])
+@pytest.mark.parametrize(
+    "how",
+    [{"is_implicit": False}, {"is_implicit": True}, {"session": (0, 0)}],
+    ids=["plain", "of an implicit session", "that opens a session"],
+)
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_a_record_behind_the_pass_of_a_full_fetch_wakes_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, session: tuple[int, int], number: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: dict[str, Any], number: int
 ) -> None:
     async def scenario(node: OneOfThree, appending: Appending) -> None:
         appending.before[3] = (number,)
-        found = await answer(fetch(node, ALL, wait_ms=LONG_MS, session=session))
+        found = await answer(fetch(node, ALL, wait_ms=LONG_MS, **how))
         assert found.count(b"v" * 50) == 1
 
     play(tmp_path, monkeypatch, scenario)
@@ -126,12 +138,16 @@ def test_a_record_behind_the_pass_of_an_incremental_fetch_wakes_it(
     play(tmp_path, monkeypatch, scenario)
 
 
+@pytest.mark.parametrize("is_implicit", [False, True])
 def test_bytes_behind_the_pass_count_with_those_that_come_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_implicit: bool
 ) -> None:
     async def scenario(node: OneOfThree, appending: Appending) -> None:
         appending.before[3] = (0,)
-        later = cast("asyncio.Future[Response]", fetch(node, ALL, wait_ms=LONG_MS, min_bytes=2 * SIZE))
+        later = cast(
+            "asyncio.Future[Response]",
+            fetch(node, ALL, is_implicit=is_implicit, wait_ms=LONG_MS, min_bytes=2 * SIZE),
+        )
         while len(appending.read) < PARTITIONS:
             await asyncio.sleep(0)
         for _ in range(10):
@@ -144,19 +160,23 @@ def test_bytes_behind_the_pass_count_with_those_that_come_later(
     play(tmp_path, monkeypatch, scenario)
 
 
+@pytest.mark.parametrize("is_implicit", [False, True])
 def test_a_record_ahead_of_the_pass_is_read_by_it_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_implicit: bool
 ) -> None:
     async def scenario(node: OneOfThree, appending: Appending) -> None:
         appending.before[1] = (2,)
-        assert (await answer(fetch(node, ALL, wait_ms=LONG_MS))).count(b"v" * 50) == 1
+        assert (await answer(fetch(node, ALL, is_implicit=is_implicit, wait_ms=LONG_MS))).count(
+            b"v" * 50
+        ) == 1
         assert appending.read == [0, 1, 2, 3]
 
     play(tmp_path, monkeypatch, scenario)
 
 
+@pytest.mark.parametrize(("is_implicit", "again"), [(False, [0, 1, 2, 3]), (True, [0])])
 def test_a_change_of_a_partition_behind_the_pass_is_told_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_implicit: bool, again: list[int]
 ) -> None:
     async def scenario(node: OneOfThree, appending: Appending) -> None:
         reads = FetchRead.read_partition
@@ -169,8 +189,8 @@ def test_a_change_of_a_partition_behind_the_pass_is_told_at_once(
             return reads(self, topic, asked, **how)
 
         monkeypatch.setattr(FetchRead, "read_partition", moving)
-        assert b"v" * 50 not in await answer(fetch(node, ALL, wait_ms=LONG_MS))
-        assert appending.read == [0, 1, 2, 3] * 2
+        assert b"v" * 50 not in await answer(fetch(node, ALL, is_implicit=is_implicit, wait_ms=LONG_MS))
+        assert appending.read == [0, 1, 2, 3, *again]
 
     play(tmp_path, monkeypatch, scenario)
 
