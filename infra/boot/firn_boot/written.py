@@ -129,6 +129,8 @@ SystemCallArchitectures=native
 SystemCallErrorNumber=EPERM
 SystemCallFilter=@system-service
 SystemCallFilter=~@privileged @resources
+# of the child process for background work, which lowers its priority
+SystemCallFilter=setpriority
 
 [Install]
 WantedBy=multi-user.target
