@@ -154,10 +154,16 @@ class _Nodes:
         assert process.stderr is not None
         os.set_blocking(process.stdin.fileno(), False)
         name = f"node {node_id}"
-        out = self._thread(f"{name} says", self._read, node_id, process.stdout)
-        self._thread(f"{name} logs", _copy_log, f"{name}: ".encode(), process.stderr)
-        waiting = threading.Thread(target=self._wait, args=(node_id, process, out), daemon=True)
-        waiting.start()
+        try:
+            out = self._thread(f"{name} says", self._read, node_id, process.stdout)
+            self._thread(f"{name} logs", _copy_log, f"{name}: ".encode(), process.stderr)
+            waiting = threading.Thread(target=self._wait, args=(node_id, process, out), daemon=True)
+            waiting.start()
+        except RuntimeError as e:
+            process.kill()
+            process.wait()
+            self._close(node_id)
+            raise OSError(errno.EAGAIN, f"a thread of its parent: {e}") from e
 
     def _thread(self, name: str, target: Callable[..., None], *args: object) -> threading.Thread:
         thread = threading.Thread(target=target, args=args, name=name, daemon=True)

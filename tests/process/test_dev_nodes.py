@@ -51,13 +51,13 @@ class Running:
     """A supervisor in a process of its own, and what it says."""
 
     def __init__(
-        self, children: Sequence[Child], folder: Path, patience_s: float, is_supervised: bool
+        self, children: Sequence[Child], folder: Path, patience_s: float, is_supervised: bool, before: str
     ) -> None:
         self.log = folder / "log"
         self.out = folder / "out"
         plain = [tuple(child) for child in children]
         code = (
-            "import sys; from service.cli.node_processes import Child, run_nodes\n"
+            f"{before}\nimport sys; from service.cli.node_processes import Child, run_nodes\n"
             f"sys.exit(run_nodes([Child(*one) for one in {plain!r}], patience_s={patience_s}, "
             f"is_supervised={is_supervised}))"
         )
@@ -96,9 +96,15 @@ def is_alive(pid: int) -> bool:
 
 @contextmanager
 def running(
-    children: Sequence[Child], folder: Path, patience_s: float = 20, *, is_supervised: bool = False
+    children: Sequence[Child],
+    folder: Path,
+    patience_s: float = 20,
+    *,
+    is_supervised: bool = False,
+    before: str = "",
 ) -> Iterator[Running]:
-    supervisor = Running(children, folder, patience_s, is_supervised)
+    """Run a supervisor; `before` is what its process does first."""
+    supervisor = Running(children, folder, patience_s, is_supervised, before)
     started: list[int] = []
     try:
         yield supervisor
@@ -160,6 +166,37 @@ def test_one_whose_program_is_away_is_tried_until_it_is_back(tmp_path: Path) -> 
         aside.rename(script)
         supervisor.wait_for("node 2 serves again on 127.0.0.1:2")
         assert is_alive(first)
+        supervisor.process.terminate()
+        assert supervisor.process.wait(10) == 0
+
+
+@pytest.mark.parametrize("thread", ["node 2 says", "node 2 logs", "Thread-"])
+def test_one_whose_thread_cannot_be_started_is_tried_again(tmp_path: Path, thread: str) -> None:
+    refuses = tmp_path / "refuses"
+    before = f"""
+import threading
+from pathlib import Path
+start, refuses = threading.Thread.start, Path({str(refuses)!r})
+def refused(self):
+    if self.name.startswith({thread!r}) and refuses.exists():
+        refuses.unlink()
+        raise RuntimeError("can't start new thread")
+    start(self)
+threading.Thread.start = refused
+"""
+    children = [program(1, GOOD), program(2, GOOD)]
+    with running(children, tmp_path, is_supervised=True, before=before) as supervisor:
+        supervisor.wait_for("ready: nodes 1, 2 on 127.0.0.1:1,127.0.0.1:2")
+        first = supervisor.node(1)
+        refuses.touch()
+        os.kill(supervisor.node(2), signal.SIGKILL)
+        supervisor.wait_for(
+            "node 2 could not be started: [Errno 11] a thread of its parent: can't start new thread; "
+            "it is tried again in 2 s"
+        )
+        supervisor.wait_for("node 2 serves again on 127.0.0.1:2")
+        assert is_alive(first)
+        assert len(supervisor.children()) == 2
         supervisor.process.terminate()
         assert supervisor.process.wait(10) == 0
 
