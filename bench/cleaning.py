@@ -30,7 +30,9 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from bench import load
+from bench.figures import FIRN, KAFKA, Figures, add_json_option, write_asked
 from bench.innocent import Felt, Innocent
+from bench.measures import Measured
 from bench.peers import Cpu, FirnPeer, KafkaPeer, kafka_is_here
 from service.base.disk import SystemDisk
 from service.base.files import read_checkpoint
@@ -76,7 +78,9 @@ def main() -> int:
     parser.add_argument("--control", action="store_true", help="that client has a node of its own")
     parser.add_argument("--steady", type=int, default=0, help="seconds of steady updates instead")
     parser.add_argument("--updates", type=float, default=5e6, help="bytes of updates a second")
+    add_json_option(parser)
     given = parser.parse_args()
+    figures = Figures()
     if given.kafka and not kafka_is_here():
         parser.error("Apache Kafka's jars are not here: make fetch-tools")
     with tempfile.TemporaryDirectory(prefix="firn-bench-") as name:
@@ -90,7 +94,7 @@ def main() -> int:
                 _tell_sizes("Firn", steady(firn, data, given.keys, given.steady, given.updates))
             else:
                 cleaned = measure(firn, data, given.records, given.keys, given.rate, other.bootstrap)
-                _tell("Firn, apart" if given.control else "Firn", cleaned)
+                figures.tell("Firn, apart" if given.control else FIRN, _measured(cleaned))
         finally:
             firn.stop()
             if other is not firn:
@@ -102,24 +106,26 @@ def main() -> int:
                     found = steady(kafka, kafka.data, given.keys, given.steady, given.updates)
                     _tell_sizes("Apache Kafka", found)
                 else:
-                    _tell("Apache Kafka", measure(kafka, kafka.data, given.records, given.keys, 0))
+                    cleaned = measure(kafka, kafka.data, given.records, given.keys, 0)
+                    figures.tell(KAFKA, _measured(cleaned))
             finally:
                 kafka.stop()
+    write_asked(given, figures)
     return 0
 
 
-def _tell(name: str, found: Cleaned) -> None:
+def _measured(found: Cleaned) -> Iterator[Measured]:
     gigabytes = found.size / 1e9
-    print(
-        f"{name}: {gigabytes:.2f} GB in {found.wall:.1f} s: {gigabytes * 1e3 / found.wall:.0f} MB/s, "
-        f"{found.cpu / gigabytes:.2f} s of CPU per GB, {found.memory:.0f} MB of memory above before; "
-        f"{found.left} records left, all as they must be"
-    )
+    yield Measured(f"compaction of {gigabytes:.2f} GB", "MB/s", None, gigabytes * 1e3 / found.wall)
+    yield Measured("compaction, CPU", "s/GB", None, found.cpu / gigabytes)
+    yield Measured("compaction, memory above before", "MB", None, found.memory)
+    yield Measured("records left, all as they must be", "", None, found.left)
     if found.quiet is not None and found.beside is not None:
-        print(f"{name}: milliseconds of an innocent client: {'alone':>8}{'beside':>8}{'times':>8}")
         for what, field in (("p50", "p50"), ("p99", "p99"), ("p99.9", "p999"), ("worst", "worst")):
             quiet, beside = getattr(found.quiet, field), getattr(found.beside, field)
-            print(f"{what:>40}{1e3 * quiet:>12.2f}{1e3 * beside:>8.2f}{beside / quiet:>8.2f}")
+            yield Measured(f"an innocent client alone, {what}", "ms", None, 1e3 * quiet)
+            yield Measured(f"… beside compaction, {what}", "ms", None, 1e3 * beside)
+            yield Measured(f"… in times, {what}", "x", None, beside / quiet)
 
 
 def measure(

@@ -26,6 +26,7 @@ from uuid import uuid4
 
 from kio.schema.errors import ErrorCode
 
+from bench.figures import SIDES, Figures, add_json_option, write_asked
 from bench.measures import Measured
 from bench.parts import parts_of
 from bench.peers import Cpu, kafka_is_here, rss_mb
@@ -50,7 +51,9 @@ def main() -> int:
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(known))
     parser.add_argument("--kafka", action="store_true", help="Apache Kafka, too")
     parser.add_argument("--kills", type=int, default=20)
+    add_json_option(parser)
     arguments = parser.parse_args()
+    figures = Figures()
     programs = [Program.FIRN]
     if arguments.kafka:
         if not kafka_is_here():
@@ -59,12 +62,8 @@ def main() -> int:
     for part in parts_of(parser, arguments.parts, list(known)):
         for program in programs[:1] if part == "catch-up" else programs:
             with tempfile.TemporaryDirectory(prefix="firn-cluster-") as name:
-                for one in known[part](Path(name), program, arguments):
-                    target = "" if one.target is None or program is Program.KAFKA else f"≤ {one.target:g}"
-                    print(
-                        f"{part:<10}{program.value:<7}{one.what:<50}{target:>8}{one.value:>10.2f} {one.unit}",
-                        flush=True,
-                    )
+                figures.tell(SIDES[program], known[part](Path(name), program, arguments))
+    write_asked(arguments, figures)
     return 0
 
 

@@ -21,7 +21,6 @@ import os
 import random
 import resource
 import socket
-import statistics
 import struct
 import sys
 import tempfile
@@ -34,6 +33,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench import load
+from bench.figures import FIRN, Figures, add_json_option, write_asked
+from bench.measures import Measured
 from bench.parts import parts_of
 from bench.peers import Cpu, FirnPeer, firn, rss_mb
 from service.base.world import system_world
@@ -62,14 +63,13 @@ class Bench:
         self.store = store
         self.store_pid = store_pid
         self.megabytes = megabytes
-        self.figures: dict[str, list[float]] = {}
+        self.figures = Figures()
         self.names = [f"cold-{number}" for number in range(TOPICS)]
         self.batches: dict[str, int] = {}
         self.batch_bytes = 0
 
-    def note(self, what: str, value: float) -> None:
-        self.figures.setdefault(what, []).append(value)
-        print(f"{what}: {value:.2f}", file=sys.stderr, flush=True)
+    def note(self, what: str, value: float, unit: str = "") -> None:
+        self.figures.tell(FIRN, [Measured(what, unit, None, value)], sys.stderr)
 
     def fill(self) -> None:
         """Topics of one partition whose records are in the store alone, but for the last segment."""
@@ -155,17 +155,14 @@ def together(bench: Bench, peer: FirnPeer, names: list[str]) -> tuple[float, flo
 def rate(bench: Bench, rounds: int) -> None:
     for _ in range(rounds):
         rate_of_raw, cpu = raw(bench)
-        bench.note("raw GETs, MB/s", rate_of_raw)
-        bench.note("raw GETs, CPU s/GB", cpu)
+        bench.note("raw GETs", rate_of_raw, "MB/s")
+        bench.note("raw GETs, CPU", cpu, "s/GB")
         for what, names in (("one client", [ALONE]), ("eight", bench.names)):
             with bench.node() as peer:
                 found, cpu = together(bench, peer, names)
-            bench.note(f"{what}, MB/s", found)
-            bench.note(
-                f"{what}, share of raw, % (goal: ≥ {70 if len(names) == 1 else 80})",
-                100 * found / rate_of_raw,
-            )
-            bench.note(f"{what}, CPU s/GB of the node", cpu)
+            bench.note(what, found, "MB/s")
+            bench.note(f"{what}, share of raw", 100 * found / rate_of_raw, "%")
+            bench.note(f"{what}, CPU of the node", cpu, "s/GB")
 
 
 # Memory
@@ -287,12 +284,12 @@ def prompt(bench: Bench, count: int) -> None:
             for thread in threads:
                 thread.join()
         served = sum(reader.got for reader in readers)
-    bench.note(f"{count} prompt readers, MB over idle (goal: ≤ {CACHE_MB + 40:.0f})", peak.mb - idle)
+    bench.note(f"{count} prompt readers, over idle (goal: ≤ {CACHE_MB + 40:.0f})", peak.mb - idle, "MB")
     bench.note(
         f"{count} prompt readers, downloaded / served (goal: ≤ 1.3)", (bench.downloaded() - before) / served
     )
-    bench.note(f"{count} prompt readers, MB/s together", served / 1e6 / cpu.wall)
-    bench.note(f"{count} prompt readers, longest fetch, s", max(reader.longest_s for reader in readers))
+    bench.note(f"{count} prompt readers, together", served / 1e6 / cpu.wall, "MB/s")
+    bench.note(f"{count} prompt readers, longest fetch", max(reader.longest_s for reader in readers), "s")
 
 
 def _honest_rate(bench: Bench, bootstrap: str, seconds: float) -> float:
@@ -317,9 +314,9 @@ def dead(bench: Bench) -> None:
             beside = _honest_rate(bench, peer.bootstrap, 5)
         for reader in readers:
             reader.socket.close()
-    bench.note(f"64 that never read, MB over idle (goal: ≤ {CACHE_MB + 40:.0f})", peak.mb - idle)
-    bench.note("one alone, MB/s", alone)
-    bench.note(f"one beside 64 that never read, MB/s (goal: ≥ {alone / 65:.1f})", beside)
+    bench.note(f"64 that never read, over idle (goal: ≤ {CACHE_MB + 40:.0f})", peak.mb - idle, "MB")
+    bench.note("one alone", alone, "MB/s")
+    bench.note(f"one beside 64 that never read (goal: ≥ {alone / 65:.1f})", beside, "MB/s")
 
 
 def memory(bench: Bench) -> None:
@@ -350,6 +347,7 @@ def main() -> int:
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of rates (default: 3)")
     parser.add_argument("--megabytes", type=int, default=1024, help="size of the archive (default: 1024)")
+    add_json_option(parser)
     arguments = parser.parse_args()
     parts = parts_of(parser, arguments.parts, PARTS)
     if versitygw_binary() is None and set(parts) != {"trips"}:
@@ -368,8 +366,8 @@ def main() -> int:
             memory(bench)
         if "trips" in parts:
             trips(bench)
-    for what, values in bench.figures.items():
-        print(f"{what:<72}{statistics.median(values):>12.2f}")
+    bench.figures.tell_medians()
+    write_asked(arguments, bench.figures)
     return 0
 
 

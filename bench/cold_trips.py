@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from typing import Protocol
 from uuid import UUID
 
 from service.base.types import Buffer, TopicIdPartition
@@ -27,7 +27,12 @@ from service.remote.stores.memory_store import MemoryStore
 from tests.unit.remote.archive import TIP, Archive
 
 LATENCY_S = 0.005
-Note = Callable[[str, float], None]
+
+
+class Note(Protocol):
+    """Note a figure."""
+
+    def __call__(self, what: str, value: float, unit: str = "") -> None: ...
 
 
 class SlowMemory(MemoryStore):
@@ -140,7 +145,7 @@ def manifest_decode(note: Note) -> None:
         began = time.process_time()
         decode_manifest(data)
         took.append((time.process_time() - began) * 1000)
-    note("decoding a manifest of 1,024 segments, ms of CPU", statistics.median(took))
+    note("decoding a manifest of 1,024 segments, CPU", statistics.median(took), "ms")
 
 
 def _aborted_million(archive: Archive, transactions: int, segments: int) -> None:
@@ -200,12 +205,12 @@ def aborted_rows(note: Note) -> None:
         took_ms, cpu_ms = (time.monotonic() - began) * 1000, (time.process_time() - cpu) * 1000
         assert len(rows) == (next_offset - middle) // 2
         note(f"{where}: GETs more (goal: ≤ 1)", len(store.calls))
-        note(f"{where}: first look-up, ms", took_ms)
-        note(f"{where}: first look-up, ms of CPU", cpu_ms)
+        note(f"{where}: first look-up", took_ms, "ms")
+        note(f"{where}: first look-up, CPU", cpu_ms, "ms")
         warm = []
         for _ in range(20):
             began = time.monotonic()
             reader.aborted(TIP, archive.manifest_key, middle, middle + 200).result(30)
             warm.append((time.monotonic() - began) * 1000)
-        note(f"{where}: look-up of 100, in memory, ms (goal: ≤ 2)", statistics.median(warm))
+        note(f"{where}: look-up of 100, in memory (goal: ≤ 2)", statistics.median(warm), "ms")
         reader.close()

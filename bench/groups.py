@@ -25,6 +25,7 @@ from typing import Any
 
 from bench import load
 from bench.assigning import assignors
+from bench.figures import FIRN, KAFKA, Figures, add_json_option, write_asked
 from bench.innocent import Innocent
 from bench.measures import Measured
 from bench.parts import parts_of
@@ -38,6 +39,7 @@ NAMES = ("commits", "positions", "settle", "assignors", "compaction")
 CONNECTIONS = 50
 POSITIONS = 10
 TOPIC = "committed"
+RATE, CPU = "commits of 10 partitions", "CPU of one, user and system"
 OFFSETS = "__consumer_offsets"
 _COMMIT, _FETCH, _FIND = 8, 9, 10
 _COMMIT_VERSION = 9
@@ -51,75 +53,64 @@ def main() -> int:
     parser.add_argument("--commits", type=int, default=100_000, help="of a round (default: 100000)")
     parser.add_argument("--groups", type=int, default=100_000, help="with positions (default: 100000)")
     parser.add_argument("--members", type=int, default=500, help="that settle (default: 500)")
+    add_json_option(parser)
     arguments = parser.parse_args()
     names = parts_of(parser, arguments.names, NAMES)
+    figures = Figures()
     if arguments.kafka and not kafka_is_here():
         parser.error("Apache Kafka's jars are not here: make fetch-tools")
     with tempfile.TemporaryDirectory(prefix="firn-groups-") as name:
         folder = Path(name)
         if "commits" in names:
-            _commits(folder, arguments)
+            _commits(folder, arguments, figures)
         if "positions" in names:
-            _show("Firn", positions(folder / "positions", arguments.groups))
+            figures.tell(FIRN, positions(folder / "positions", arguments.groups))
         if "settle" in names:
             for protocol in ("classic", "consumer"):
-                _show("Firn", settle(folder / protocol, protocol, arguments.members))
+                figures.tell(FIRN, settle(folder / protocol, protocol, arguments.members))
         if "assignors" in names:
-            _show("Firn", assignors())
+            figures.tell(FIRN, assignors())
         if "compaction" in names:
-            _show("Firn", compaction(folder / "compaction"))
+            figures.tell(FIRN, compaction(folder / "compaction"))
+    write_asked(arguments, figures)
     return 0
-
-
-def _show(peer: str, figures: Iterable[Measured]) -> None:
-    for one in figures:
-        over = one.target is not None and one.value > one.target
-        target = "" if one.target is None else f"≤ {one.target:g} {one.unit}"
-        print(
-            f"{peer:<14}{one.what:<66}{target:>14}{'  OVER' if over else '':<6}{one.value:>10.2f} {one.unit}",
-            flush=True,
-        )
 
 
 # Commits, beside Apache Kafka's.
 
 
-def _commits(folder: Path, arguments: argparse.Namespace) -> None:
+def _commits(folder: Path, arguments: argparse.Namespace, figures: Figures) -> None:
     with firn(folder / "firn") as ours:
         if not arguments.kafka:
-            _rounds([ours], arguments)
+            _rounds([ours], arguments, figures)
             return
         with kafka(folder / "kafka") as theirs:
-            _rounds([ours, theirs], arguments)
+            _rounds([ours, theirs], arguments, figures)
 
 
-def _rounds(peers: Sequence[Peer], arguments: argparse.Namespace) -> None:
+def _rounds(peers: Sequence[Peer], arguments: argparse.Namespace, figures: Figures) -> None:
     for peer in peers:
         prepare(peer.bootstrap, [f"group-{number}" for number in range(CONNECTIONS)])
         commit(peer.bootstrap, arguments.commits // 2)
-    rates: dict[str, list[float]] = {peer.name: [] for peer in peers}
-    cpus: dict[str, list[float]] = {peer.name: [] for peer in peers}
     for number in range(arguments.rounds):
         for peer in peers[:: 1 if number % 2 == 0 else -1]:
             with Cpu(peer.pid) as cpu:
                 commit(peer.bootstrap, arguments.commits)
-            rates[peer.name].append(arguments.commits / cpu.wall)
-            cpus[peer.name].append(cpu.all / arguments.commits * 1e6)
-            _show(
+            figures.tell(
                 peer.name,
                 [
-                    Measured("commits of 10 partitions", "1/s", None, rates[peer.name][-1]),
-                    Measured("CPU of one, user and system", "µs", None, cpus[peer.name][-1]),
+                    Measured(RATE, "1/s", None, arguments.commits / cpu.wall),
+                    Measured(CPU, "µs", None, cpu.all / arguments.commits * 1e6),
                 ],
             )
     if len(peers) == 2:
-        ours, theirs = (sorted(rates[peer.name])[arguments.rounds // 2] for peer in peers)
-        cpu_ours, cpu_theirs = (sorted(cpus[peer.name])[arguments.rounds // 2] for peer in peers)
-        figures = [
+        ours, theirs = (figures.median(RATE, side) for side in (FIRN, KAFKA))
+        cpu_ours, cpu_theirs = (figures.median(CPU, side) for side in (FIRN, KAFKA))
+        found = [
             Measured("Apache Kafka's rate, by ours (medians)", "x", 1 / 0.7, theirs / ours),
             Measured("CPU beside Apache Kafka's (medians)", "x", 1.5, cpu_ours / cpu_theirs),
         ]
-        _show("Firn", figures)
+        figures.tell(FIRN, found)
 
 
 def prepare(bootstrap: str, groups: Iterable[str]) -> None:

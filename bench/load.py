@@ -61,9 +61,11 @@ def produce_single_records(
     window: int = 100,
     chunk: int = 10,
     tls: ssl.SSLContext | None = None,
+    size: int = 100,
 ) -> None:
-    """`count` requests of acks=1 with one record of 100 B, `window` of them under way on one connection."""
-    request = produce_request(topic, 0, batch([bytes(100)]))
+    """`count` requests of acks=1 with one record of `size` bytes, `window` of them under way on one
+    connection."""
+    request = produce_request(topic, 0, batch([bytes(size)]))
     frame = framed(request)
     with RawConnection(bootstrap, tls=tls) as connection:
         before = offsets(connection, topic, 0, LATEST).offset

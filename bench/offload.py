@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import Final
 
 from bench import load
+from bench.figures import FIRN, Figures, add_json_option, write_asked
+from bench.measures import Measured
 from bench.peers import Cpu, firn
 from service.base.world import system_world
 from service.remote.stores.obstore_store import open_store
@@ -38,6 +40,7 @@ PART_BYTES: Final = 1 << 20
 SMALL_SEGMENTS: Final = 200
 SMALL_BYTES: Final = 1 << 20
 GOAL_PERCENT: Final = 70
+SHARE: Final = "offload, share of raw PUTs"
 
 
 def raw(store: Store, objects: int, size: int) -> float:
@@ -131,10 +134,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.offload", description=__doc__)
     parser.add_argument("--megabytes", type=int, default=1000, help="what waits, over all partitions")
     parser.add_argument("--rounds", type=int, default=3, help="rounds, of which the median is taken (3)")
+    add_json_option(parser)
     arguments = parser.parse_args()
     if versitygw_binary() is None:
         parser.error("versitygw is not here: make fetch-tools")
-    shares = []
+    figures = Figures()
     with tempfile.TemporaryDirectory(prefix="firn-bench-") as name, contextlib.ExitStack() as stack:
         endpoint = stack.enter_context(versitygw_server(Path(name)))
         for number in range(arguments.rounds):
@@ -143,17 +147,21 @@ def main() -> int:
             before = raw(store, objects, SEGMENT_MB << 20)
             rate, segments, cpu = offload(Path(name) / f"node-{number}", store, arguments.megabytes)
             after = raw(store, objects, SEGMENT_MB << 20)
-            shares.append(100 * rate / statistics.mean((before, after)))
-            print(
-                f"raw PUT {before:.0f} and {after:.0f} MB/s, offload {rate:.0f} MB/s of {segments} segments: "
-                f"{shares[-1]:.0f} %; CPU {cpu:.2f} s/GB of the node; load {os.getloadavg()[0]:.1f}",
-                file=sys.stderr,
-                flush=True,
-            )
-        print(f"offload, share of raw PUT: {statistics.median(shares):.0f} % (goal: ≥ {GOAL_PERCENT})")
+            raw_rate = statistics.mean((before, after))
+            told = [
+                Measured("raw PUTs, before and after", "MB/s", None, raw_rate),
+                Measured(f"offload of {segments} segments", "MB/s", None, rate),
+                Measured(SHARE, "%", None, 100 * rate / raw_rate),
+                Measured("offload, CPU of the node", "s/GB", None, cpu),
+            ]
+            figures.tell(FIRN, told, sys.stderr)
+            print(f"load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
+        print(f"{SHARE}: {figures.median(SHARE, FIRN):.0f} % (goal: ≥ {GOAL_PERCENT})")
         found = requests(Path(name) / "node-many", new_bucket(endpoint, "offload-many"))
-        for what, value in found.items():
-            print(f"catching up, {what}: {value:.2f}")
+        figures.tell(
+            FIRN, [Measured(f"catching up, {what}", "", None, value) for what, value in found.items()]
+        )
+    write_asked(arguments, figures)
     return 0
 
 

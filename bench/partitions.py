@@ -15,6 +15,7 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
+from bench.figures import FIRN, Figures, add_json_option, write_asked
 from bench.measures import Measured
 from bench.peers import Cpu, rss_mb
 from tests.support.batches import batch
@@ -28,15 +29,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.partitions", description=__doc__)
     parser.add_argument("--partitions", type=int, default=10_000)
     parser.add_argument("--step", type=int, default=1_000, help="partitions of each topic")
+    add_json_option(parser)
     arguments = parser.parse_args()
+    figures = Figures()
     with tempfile.TemporaryDirectory(prefix="firn-partitions-") as name:
-        for one in measure(Path(name), arguments.partitions, arguments.step):
-            over = one.target is not None and one.value > one.target
-            target = "" if one.target is None else f"≤ {one.target:g} {one.unit}"
-            print(
-                f"{one.what:<60}{target:>12}{'  OVER' if over else '':<6}{one.value:>10.2f} {one.unit}",
-                flush=True,
-            )
+        figures.tell(FIRN, measure(Path(name), arguments.partitions, arguments.step))
+    write_asked(arguments, figures)
     return 0
 
 

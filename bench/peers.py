@@ -91,6 +91,22 @@ def kafka(folder: Path) -> Iterator[KafkaPeer]:
         peer.stop()
 
 
+@contextlib.contextmanager
+def sides(folder: Path, with_kafka: bool) -> Iterator[list[Peer]]:
+    """Run Firn, and Apache Kafka beside it if asked for, as one node each."""
+    with contextlib.ExitStack() as stack:
+        peers: list[Peer] = [stack.enter_context(firn(folder / "firn"))]
+        if with_kafka:
+            peers.append(stack.enter_context(kafka(folder / "kafka")))
+        yield peers
+
+
+def by_turns(peers: Sequence[Peer], rounds: int) -> Iterator[Peer]:
+    """Yield each peer once a round; they take turns in going first."""
+    for number in range(rounds):
+        yield from peers[:: 1 if number % 2 == 0 else -1]
+
+
 def rss_mb(pid: int) -> float:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):

@@ -30,6 +30,7 @@ from urllib.request import urlopen
 
 from kio.schema.errors import ErrorCode
 
+from bench.figures import SIDES, Figures, add_json_option, write_asked
 from bench.measures import Measured
 from bench.parts import parts_of
 from bench.peers import Cpu, have_pages, kafka_is_here, rss_mb, stolen_s
@@ -81,9 +82,11 @@ def main() -> int:
         metavar="GB",
         help="in object storage in `wiped`, one after the other (default: 1 10)",
     )
+    add_json_option(parser)
     arguments = parser.parse_args()
     if arguments.kafka and not kafka_is_here():
         parser.error("Apache Kafka is not here: make fetch-tools")
+    figures = Figures()
     parts = parts_of(parser, arguments.parts, names)
     if min(arguments.tiered_gb) <= 0:
         parser.error("--tiered-gb: more than nothing")
@@ -99,10 +102,8 @@ def main() -> int:
                         found = wiped(Path(name), arguments)
                     else:
                         found = _with_cluster(Path(name), program, known[part], arguments)
-                for one in found:
-                    print(
-                        f"{part:<11}{program.value:<6}{one.what:<62}{one.value:>10.2f} {one.unit}", flush=True
-                    )
+                figures.tell(SIDES[program], found)
+    write_asked(arguments, figures)
     return 0
 
 

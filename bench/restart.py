@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench import load
+from bench.figures import FIRN, Figures, add_json_option, write_asked
 from bench.measures import Measured
 from bench.parts import parts_of
 from tests.support.batches import batch
@@ -35,24 +36,17 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; default: both")
     parser.add_argument("--gigabytes", type=float, default=5, help="of near (default: 5)")
     parser.add_argument("--small-gigabytes", type=float, default=1, help="of small (default: 1)")
+    add_json_option(parser)
     arguments = parser.parse_args()
     names = parts_of(parser, arguments.names, NAMES)
+    figures = Figures()
     with tempfile.TemporaryDirectory(prefix="firn-restart-") as name:
         if "near" in names:
-            _show(near(Path(name) / "near", arguments.gigabytes))
+            figures.tell(FIRN, near(Path(name) / "near", arguments.gigabytes))
         if "small" in names:
-            _show(small(Path(name) / "small", arguments.small_gigabytes))
+            figures.tell(FIRN, small(Path(name) / "small", arguments.small_gigabytes))
+    write_asked(arguments, figures)
     return 0
-
-
-def _show(figures: list[Measured]) -> None:
-    for one in figures:
-        over = one.target is not None and one.value > one.target
-        target = "" if one.target is None else f"≤ {one.target:g} {one.unit}"
-        print(
-            f"{one.what:<60}{target:>12}{'  OVER' if over else '':<6}{one.value:>10.2f} {one.unit}",
-            flush=True,
-        )
 
 
 def near(folder: Path, gigabytes: float, tail_megabytes: int = 10) -> list[Measured]:

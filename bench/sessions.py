@@ -26,6 +26,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from bench.figures import FIRN, KAFKA, Figures, add_json_option, write_asked
 from bench.measures import Measured
 from bench.peers import Cpu, Peer, firn, kafka, kafka_is_here, rss_mb
 from tests.support.batches import batch
@@ -260,23 +261,23 @@ def main() -> int:
     )
     parser.add_argument("--seconds", type=float, default=20, help="time of each measure (default: 20)")
     parser.add_argument("--kafka", action="store_true", help="measure Apache Kafka instead")
+    add_json_option(parser)
     arguments = parser.parse_args()
     if arguments.kafka and not kafka_is_here():
         parser.error("Apache Kafka's jars are not here: make fetch-tools")
+    figures, side = Figures(), KAFKA if arguments.kafka else FIRN
     with tempfile.TemporaryDirectory(prefix="firn-bench-") as name:
         with _node(Path(name) / "idle", arguments.kafka) as peer:
-            figures = idle_polls(peer, arguments.connections, arguments.wait_ms, arguments.seconds)
+            figures.tell(side, idle_polls(peer, arguments.connections, arguments.wait_ms, arguments.seconds))
         # Descriptors that are not kept for connections carry partitions.
-        with _node(Path(name) / "many", arguments.kafka, **{"max.connections": "500"}) as peer:
-            figures += many_partitions(peer, arguments.partitions, arguments.rate, arguments.seconds, 500)
-        with _node(Path(name) / "full", arguments.kafka, **{"max.connections": "500"}) as peer:
-            figures += many_partitions(
-                peer, arguments.without_session, arguments.rate, arguments.seconds, 500, wants_session=False
-            )
-    for found in figures:
-        over = found.target is not None and found.value > found.target
-        bound = "" if found.target is None else f"≤ {found.target:g}"
-        print(f"{found.what:<62}{bound:>8}{'OVER' if over else '':>6}{found.value:>9.1f} {found.unit}")
+        for partitions, wants_session in ((arguments.partitions, True), (arguments.without_session, False)):
+            folder = Path(name) / ("many" if wants_session else "full")
+            with _node(folder, arguments.kafka, **{"max.connections": "500"}) as peer:
+                found = many_partitions(
+                    peer, partitions, arguments.rate, arguments.seconds, 500, wants_session=wants_session
+                )
+                figures.tell(side, found)
+    write_asked(arguments, figures)
     return 0
 
 

@@ -31,6 +31,7 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from bench import transaction_load as load
+from bench.figures import SIDES, Figures, add_json_option, write_asked
 from bench.measures import Measured
 from bench.parts import parts_of
 from bench.peers import kafka_is_here, rss_mb
@@ -339,32 +340,24 @@ def main() -> int:
     parser.add_argument("--ids", type=int, default=10_000, help="transactional ids (default: 10000)")
     parser.add_argument("--aborted", type=int, default=20_000, help="aborted transactions (default: 20000)")
     parser.add_argument("--kills", type=int, default=3, help="of each kind of failover (default: 3)")
+    add_json_option(parser)
     arguments = parser.parse_args()
     if (arguments.kafka or arguments.only_kafka) and not kafka_is_here():
         parser.error("Apache Kafka's jars are not here: make fetch-tools")
     sides = [] if arguments.only_kafka else [Program.FIRN]
     if arguments.kafka or arguments.only_kafka:
         sides.append(Program.KAFKA)
+    whole = Figures()
     for name in parts_of(parser, arguments.names, list(ROWS)):
-        figures: dict[str, dict[Program, list[Measured]]] = {}
+        figures = Figures()
         for number in range(arguments.rounds):
             for program in sides[:: 1 if number % 2 == 0 else -1]:
                 with tempfile.TemporaryDirectory(prefix="firn-transactions-") as folder:
-                    for one in ROWS[name](Path(folder) / "nodes", program, arguments):
-                        figures.setdefault(one.what, {}).setdefault(program, []).append(one)
-        show(figures)
+                    figures.note(SIDES[program], ROWS[name](Path(folder) / "nodes", program, arguments))
+        figures.tell_medians()
+        whole.found.update(figures.found)
+    write_asked(arguments, whole)
     return 0
-
-
-def show(figures: dict[str, dict[Program, list[Measured]]]) -> None:
-    """Print a line for each figure: medians of each side, and ours by Kafka's."""
-    for what, by_program in figures.items():
-        medians = {key: statistics.median(one.value for one in found) for key, found in by_program.items()}
-        unit = next(iter(by_program.values()))[0].unit
-        cells = "".join(f"  {key.value} {value:>10.2f} {unit:<5}" for key, value in medians.items())
-        if len(medians) == 2 and medians[Program.KAFKA]:
-            cells += f"  {medians[Program.FIRN] / medians[Program.KAFKA]:>6.2f} x"
-        print(f"{what:<62}{cells}", flush=True)
 
 
 if __name__ == "__main__":
