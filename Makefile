@@ -16,7 +16,7 @@ ANYWHERE := -n $(if $(filter 0,$(JOBS)),0,$(shell expr $(JOBS) + 2)) --dist load
 OFTEN := -m "not soak and not thorough"
 
 .DEFAULT_GOAL := help
-.PHONY: help install kernel map docs docs-serve sbom demo demo-restore test compile-tests test-unit test-node test-process test-clients test-three test-million test-cluster test-browser health-matrix test-mixed console-shots docs-commands judges matrix test-localstack test-package image-try deploy-check local-cloud test-infra test-infra-often test-thorough mutants spark test-spark test-spark-often wheel package lint format soak soak-replicas fuzz sim sim-secured sim-transactions sim-cuts sim-rewrites sim-sweep sim-restore sim-plant bench bench-cleaning bench-cluster bench-cold bench-crowd bench-groups bench-latency bench-offload bench-partitions bench-readiness bench-refusals bench-replicas bench-restart bench-restore bench-sessions bench-spark bench-transactions fetch-tools fetch-infra clean
+.PHONY: help install kernel map docs docs-serve sbom demo demo-restore test compile-tests test-unit test-node test-process test-clients test-three test-million test-cluster test-browser health-matrix test-mixed console-shots docs-commands judges matrix test-localstack test-package image-try deploy-check local-cloud test-infra test-infra-often test-thorough mutants spark test-spark test-spark-often wheel package lint format soak soak-replicas fuzz sim sim-secured sim-transactions sim-cuts sim-rewrites sim-sweep sim-restore sim-plant bench bench-cleaning bench-cluster bench-cold bench-crowd bench-groups bench-latency bench-offload bench-page bench-partitions bench-readiness bench-refusals bench-replicas bench-restart bench-restore bench-sessions bench-spark bench-transactions fetch-tools fetch-infra clean
 
 help: ## List every recipe
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -252,6 +252,9 @@ bench-transactions: install ## Transactions, row by row, beside Apache Kafka (BE
 
 bench-latency: install ## An innocent client at 1,000 requests/s beside each nasty thing (BENCH="--only roll --check")
 	@$(BIN)/python -m bench.latency $(BENCH)
+
+bench-page: spark ## All benches beside Apache Kafka, one page with charts in docs/benchmarks (two hours; BENCH=--quick: a quarter of one; Java, and versitygw, from make fetch-tools)
+	@$(BIN)/python -m bench.page $(BENCH)
 
 bench-partitions: install ## 10,000 partitions: made, left alone, stopped, started, killed and started (two minutes)
 	@$(BIN)/python -m bench.partitions

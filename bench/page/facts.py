@@ -1,0 +1,50 @@
+"""Facts about the machine and the programs, without which nobody can judge figures."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def facts() -> dict[str, str]:
+    """Return them by name, in the order of the page."""
+    return {
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "commit": _said_by("git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"),
+        "processors": f"{len(os.sched_getaffinity(0))} × {_processor()}",
+        "memory": f"{_memory_gib():.0f} GiB",
+        "kernel": platform.release(),
+        "Python": platform.python_version(),
+        "Apache Kafka": f"4.3.1, one JVM of 1 GiB a node ({_java()})",
+        "librdkafka": version("confluent-kafka"),
+        "load when it began": f"{os.getloadavg()[0]:.1f}",
+    }
+
+
+def _said_by(*command: str) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return (done.stdout or done.stderr).strip().partition("\n")[0]
+
+
+def _java() -> str:
+    return _said_by("java", "--version")
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _memory_gib() -> float:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / (1 << 30)

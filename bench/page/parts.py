@@ -1,0 +1,66 @@
+"""The benches that the page is made of: how each is run, quickly or as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+
+class Part(NamedTuple):
+    """One bench, `python -m` these words. `kafka`: what measures Apache Kafka beside Firn; a second run,
+    where it `is_apart`, does that alone."""
+
+    words: Sequence[str]
+    quick: Sequence[str]
+    whole: Sequence[str]
+    kafka: Sequence[str] = ("--kafka",)
+    is_apart: bool = False
+
+    def commands(self, *, is_quick: bool, with_kafka: bool) -> list[list[str]]:
+        """Return the words of each run."""
+        plain = [*self.words, *(self.quick if is_quick else self.whole)]
+        if not with_kafka or not self.kafka:
+            return [plain]
+        beside = [*plain, *self.kafka]
+        return [plain, beside] if self.is_apart else [beside]
+
+
+PARTS: Final[dict[str, Part]] = {
+    "idle": Part(("bench", "idle"), ("--rounds", "1"), ("--rounds", "5")),
+    "speed": Part(
+        ("bench", "produce", "fetch"),
+        ("--rounds", "3", "--requests", "100000", "--megabytes", "250"),
+        ("--rounds", "5", "--requests", "200000", "--megabytes", "500"),
+    ),
+    "sizes": Part(("bench.sizes",), ("--rounds", "1", "--records", "500000"), ("--rounds", "5")),
+    "consumers": Part(("bench.consumers",), ("--rounds", "1", "--megabytes", "200"), ("--rounds", "5")),
+    "rates": Part(("bench.rates",), ("--seconds", "3", "--rates", "1000", "4000", "8000", "12000"), ()),
+    "commits": Part(("bench.groups", "commits"), ("--rounds", "1"), ("--rounds", "5")),
+    "sessions": Part(
+        ("bench.sessions",),
+        ("--seconds", "10", "--partitions", "1000", "--connections", "1000"),
+        (),
+        is_apart=True,
+    ),
+    "cold": Part(("bench.cold", "rate"), ("--rounds", "1", "--megabytes", "512"), ("--rounds", "5"), ()),
+    "offload": Part(("bench.offload",), ("--rounds", "1", "--megabytes", "300"), ("--rounds", "5"), ()),
+    "compaction": Part(
+        ("bench.cleaning", "--rate", "1000"),
+        ("--records", "2000000", "--keys", "200000"),
+        ("--records", "10000000"),
+    ),
+    "replicas": Part(
+        ("bench.replicas", "throughput", "latency", "catch-up"),
+        ("--rounds", "1", "--megabytes", "500"),
+        ("--rounds", "5"),
+    ),
+    "failover": Part(("bench.replicas", "stall"), ("--kills", "1"), ("--kills", "5")),
+    "controller": Part(("bench.cluster", "start", "idle", "failover"), ("--kills", "3"), ("--kills", "20")),
+    "partitions": Part(("bench.partitions",), ("--partitions", "1000"), ("--partitions", "10000"), ()),
+    "restart": Part(("bench.restart", "near"), ("--gigabytes", "1"), (), ()),
+    "transactions": Part(
+        ("bench.transactions", "rate-1", "latency"),
+        ("--rounds", "1", "--seconds", "5"),
+        ("--rounds", "3"),
+    ),
+}

@@ -1,0 +1,153 @@
+"""The rows that the page shows of each part: which way is better, and what is aimed at."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+
+class Goal(NamedTuple):
+    """A bound that is aimed at: of Firn's figure by Kafka's, or of Firn's alone."""
+
+    bound: float
+    is_ratio: bool = True
+
+
+class Row(NamedTuple):
+    """One figure of a part, found by how it begins."""
+
+    begins: str
+    more_is_better: bool = False
+    goal: Goal | None = None
+
+    def is_met(self, ours: float, theirs: float | None) -> bool | None:
+        """Return whether the goal is met; None without one, or without what it compares with."""
+        if self.goal is None or (self.goal.is_ratio and not theirs):
+            return None
+        found = ours / theirs if self.goal.is_ratio and theirs else ours
+        return found >= self.goal.bound if self.more_is_better else found <= self.goal.bound
+
+
+class Section(NamedTuple):
+    """One chart and its table."""
+
+    title: str
+    part: str
+    rows: tuple[Row, ...]
+
+
+SECTIONS: Final[tuple[Section, ...]] = (
+    Section(
+        "Produce and fetch, one client",
+        "speed",
+        (
+            Row("user CPU per produced GB", goal=Goal(0.6)),
+            Row("produced", more_is_better=True, goal=Goal(1.3)),
+            Row("CPU per fetched GB, hot, 1 MiB fetches", goal=Goal(0.7)),
+            Row("consumed hot", more_is_better=True),
+            Row("CPU per fetched GB, hot, user and system"),
+            Row("user CPU per single-record produce request", goal=Goal(0.7)),
+            Row("single-record produce requests", more_is_better=True, goal=Goal(3.0)),
+        ),
+    ),
+    Section(
+        "Records a second",
+        "sizes",
+        tuple(
+            Row(f"records of {size} B, {how}", more_is_better=True)
+            for how in ("batched", "consumed", "one a request")
+            for size in (100, 200, 1000)
+        ),
+    ),
+    Section(
+        "Consumers of the same records",
+        "consumers",
+        (
+            *(
+                Row(f"{count} of the same records: CPU")
+                for count in ("1 consumer", "4 consumers", "16 consumers")
+            ),
+            *(
+                Row(f"{count} of the same records: together", more_is_better=True)
+                for count in ("1 consumer", "4 consumers", "16 consumers")
+            ),
+        ),
+    ),
+    Section(
+        "Offset commits, 50 connections",
+        "commits",
+        (
+            Row("commits of 10 partitions", more_is_better=True, goal=Goal(1.0)),
+            Row("CPU of one, user and system", goal=Goal(0.8)),
+        ),
+    ),
+    Section(
+        "Consumers of many partitions, idle connections",
+        "sessions",
+        (
+            Row(
+                "consumer of 3000 partitions without a session, 20 records/s: CPU",
+                goal=Goal(5, is_ratio=False),
+            ),
+            Row("consumer of 5000 partitions, 20 records/s: CPU"),
+            Row("5000 connections waiting 10 s at a time: CPU"),
+        ),
+    ),
+    Section(
+        "Cold reads, beside raw ranged GETs",
+        "cold",
+        (
+            Row("one client, share of raw", more_is_better=True, goal=Goal(60, is_ratio=False)),
+            Row("eight, share of raw", more_is_better=True, goal=Goal(60, is_ratio=False)),
+            Row("one client, CPU of the node", goal=Goal(0.8, is_ratio=False)),
+            Row("raw GETs, CPU"),
+        ),
+    ),
+    Section(
+        "Offload, beside raw PUTs",
+        "offload",
+        (
+            Row("offload, share of raw PUTs", more_is_better=True, goal=Goal(90, is_ratio=False)),
+            Row("offload, CPU of the node", goal=Goal(0.9, is_ratio=False)),
+        ),
+    ),
+    Section(
+        "Producers beside a compaction",
+        "compaction",
+        (
+            Row("… in times, p99", goal=Goal(1.3, is_ratio=False)),
+            Row("compaction of", more_is_better=True),
+            Row("compaction, CPU"),
+        ),
+    ),
+    Section(
+        "Three nodes, acks=all",
+        "replicas",
+        (
+            Row("acks=all, three replicas", more_is_better=True),
+            Row("processor of all three"),
+            Row("acks=all, 1,000 a second, p99"),
+            Row("acks=all of others, p99 before"),
+            Row("… and beside it", goal=Goal(15, is_ratio=False)),
+        ),
+    ),
+    Section(
+        "A node fails", "failover", (Row("kill -9 of a broker"), Row("kill -9 of the active controller"))
+    ),
+    Section(
+        "A controller fails", "controller", (Row("until the next answered change"), Row("three nodes, from"))
+    ),
+    Section("Start and memory", "idle", (Row("start to ready"), Row("resident memory, idle"))),
+    Section(
+        "Many partitions on one node",
+        "partitions",
+        (Row("CPU of"), Row("resident memory, idle"), Row("start after it"), Row("start after kill -9")),
+    ),
+    Section(
+        "Transactions",
+        "transactions",
+        (Row("EndTxn at 50/s, p99"), Row("EndTxn sent until the record is seen, p99")),
+    ),
+)
+
+CURVES: Final = "rates"
+"""The part whose figures are drawn over the rate: `produce at 1,000/s, p99`."""

@@ -1,0 +1,73 @@
+"""The page itself: facts, charts and tables, in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from bench.figures import FIRN, KAFKA, Figure, Spread, shown
+from bench.page.results import Results
+from bench.page.rows import CURVES, SECTIONS, Row, Section
+
+HEAD = """# Benchmarks
+
+Firn beside Apache Kafka on one machine: the same clients in the same run, by turns, both sides warm (at
+least 100,000 requests and a gigabyte before anything counts, so that a JVM's code is compiled). Medians, and
+the least and the most of all rounds. Rows that Firn loses stay. `make bench-page` measures all of it again
+and writes this page.
+"""
+
+
+def page(results: Results, drawn: Collection[str]) -> str:
+    """Return the page. `drawn` are the names of the charts that there are."""
+    lines = [HEAD]
+    if results.is_quick:
+        lines.append("**A quick run**: few rounds, little data; trust large differences only.\n")
+    lines += ["| | |", "|---|---|", *(f"| {what} | {said} |" for what, said in results.facts.items()), ""]
+    for section in SECTIONS:
+        lines += _section(results, section, drawn)
+    if CURVES in drawn:
+        lines += ["## Produce requests at rising rates", "", _picture(CURVES), ""]
+    failed = [f"- {name}: {part.failed}" for name, part in results.parts.items() if part.failed is not None]
+    if failed:
+        lines += ["## What could not be measured", "", *failed, ""]
+    return "\n".join(lines)
+
+
+def _section(results: Results, section: Section, drawn: Collection[str]) -> Iterator[str]:
+    rows = [(row, found) for row in section.rows if (found := results.found(section.part, row.begins))]
+    if not rows:
+        return
+    yield f"## {section.title}\n"
+    if section.part in drawn:
+        yield _picture(section.part) + "\n"
+    yield f"| | {FIRN} | {KAFKA} | | goal |"
+    yield "|---|---|---|---|---|"
+    for row, (what, figure) in rows:
+        yield _line(row, what, figure)
+    yield ""
+
+
+def _line(row: Row, what: str, figure: Figure) -> str:
+    ours, theirs = figure.spread(FIRN), figure.spread(KAFKA)
+    ratio = f"{ours.median / theirs.median:.2f} ×" if ours and theirs and theirs.median else ""
+    goal = ""
+    if row.goal is not None:
+        sign, unit = "≥" if row.more_is_better else "≤", "×" if row.goal.is_ratio else figure.unit
+        goal = f"{sign} {row.goal.bound:g} {unit}"
+        if ours and row.is_met(ours.median, theirs.median if theirs else None) is False:
+            goal = f"**{goal}: missed**"
+    return f"| {what} | {_cell(ours, figure.unit)} | {_cell(theirs, figure.unit)} | {ratio} | {goal} |"
+
+
+def _cell(spread: Spread | None, unit: str) -> str:
+    if spread is None:
+        return ""
+    around = "" if spread.least == spread.most else f" ({shown(spread.least)} to {shown(spread.most)})"
+    return f"{shown(spread.median)} {unit}{around}"
+
+
+def _picture(name: str) -> str:
+    return (
+        f'<picture><source media="(prefers-color-scheme: dark)" srcset="{name}-dark.svg">'
+        f'<img src="{name}-light.svg" alt="{name}"></picture>'
+    )

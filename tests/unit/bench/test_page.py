@@ -1,0 +1,103 @@
+"""The page of benchmarks: figures survive their file, goals are judged the right way, losses are shown."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.figures import FIRN, KAFKA, Figures, read_figures, write_json
+from bench.measures import Measured
+from bench.page.__main__ import measured
+from bench.page.parts import PARTS, Part
+from bench.page.results import PartResult, Results, read_results
+from bench.page.rows import SECTIONS, Goal, Row
+from bench.page.text import page
+
+
+def result(**sides: list[float]) -> PartResult:
+    found = PartResult(3.0)
+    for side, values in sides.items():
+        for value in values:
+            figure = Measured("user CPU per produced GB (batches of 200 KB)", "s", 0.5, value)
+            found.figures.note({"firn": FIRN, "kafka": KAFKA}[side], [figure])
+    return found
+
+
+def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
+    failed = PartResult(1.5, "`bench.x` ended with 3", Figures())
+    made = Results(
+        True, {"kernel": "6.1"}, {"speed": result(firn=[3, 1, 2], kafka=[4, 4, 5]), "cold": failed}
+    )
+    made.write(tmp_path / "figures.json")
+    assert read_results(tmp_path / "figures.json") == made
+    (tmp_path / "other.json").write_text('{"format": 2}')
+    with pytest.raises(ValueError, match="format 2"):
+        read_results(tmp_path / "other.json")
+
+
+@pytest.mark.parametrize(
+    ("row", "ours", "theirs", "is_met"),
+    [
+        (Row("x", goal=Goal(0.6)), 5.9, 10.0, True),
+        (Row("x", goal=Goal(0.6)), 6.1, 10.0, False),
+        (Row("x", more_is_better=True, goal=Goal(1.3)), 12.9, 10.0, False),
+        (Row("x", more_is_better=True, goal=Goal(1.3)), 13.1, 10.0, True),
+        (Row("x", goal=Goal(0.6)), 5.9, None, None),
+        (Row("x", goal=Goal(15, is_ratio=False)), 15.1, None, False),
+        (Row("x"), 1.0, 1.0, None),
+    ],
+)
+def test_goals_are_judged(row: Row, ours: float, theirs: float | None, is_met: bool | None) -> None:
+    assert row.is_met(ours, theirs) is is_met
+
+
+def test_the_page_has_medians_spread_ratio_and_what_was_missed() -> None:
+    text = page(
+        Results(False, {"kernel": "6.1"}, {"speed": result(firn=[3, 1, 2], kafka=[2, 2, 2])}), ["speed"]
+    )
+    assert (
+        "| user CPU per produced GB (batches of 200 KB) | 2 s (1 to 3) | 2 s | 1.00 × | **≤ 0.6 ×: missed** |"
+    ) in text.splitlines()
+    assert "speed-dark.svg" in text
+    assert "What could not be measured" not in text
+
+
+def test_a_part_that_failed_is_told() -> None:
+    text = page(Results(False, {}, {"cold": PartResult(0.0, "`bench.cold` ended with 2")}), [])
+    assert "- cold: `bench.cold` ended with 2" in text.splitlines()
+
+
+def test_each_section_is_of_a_part_and_its_rows_differ() -> None:
+    for section in SECTIONS:
+        assert section.part in PARTS
+        assert len({row.begins for row in section.rows}) == len(section.rows)
+
+
+def test_sides_of_two_runs_are_put_together(tmp_path: Path) -> None:
+    both = Figures()
+    for side in (FIRN, KAFKA):
+        one = Figures()
+        one.note(side, [Measured("m", "s", None, 1.0)])
+        write_json(tmp_path / "one.json", one.as_fields())
+        both.add(read_figures(tmp_path / "one.json"))
+    assert both.found["m"].sides == {FIRN: [1.0], KAFKA: [1.0]}
+
+
+def test_a_bench_that_ends_with_an_error_is_a_part_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "false")
+    found = measured(Part(("bench.none",), (), ("--rounds", "5"), ()), is_quick=False, with_kafka=True)
+    assert found.failed == "`bench.none --rounds 5` ended with 1"
+
+
+def test_charts_are_drawn_for_light_and_dark_pages(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="make spark brings it")
+    from bench.page.charts import draw_bars
+
+    made = Results(False, {}, {"speed": result(firn=[3, 1, 2], kafka=[2, 2, 2])})
+    assert draw_bars(made, SECTIONS[0], tmp_path, "speed")
+    assert not draw_bars(made, SECTIONS[1], tmp_path, "sizes")
+    drawn = [(tmp_path / f"speed-{theme}.svg").read_text(encoding="utf-8") for theme in ("light", "dark")]
+    assert all("user CPU per produced GB" in one for one in drawn)
+    assert drawn[0] != drawn[1]
