@@ -14,6 +14,8 @@ from bench.peers import by_turns, kafka_is_here, sides
 from tests.support.stores import Store, moto_server, new_bucket, versitygw_binary, versitygw_server
 
 NAMES = ("idle", "produce", "fetch", "cold")
+WARM_REQUESTS, WARM_MEGABYTES = 100_000, 1_000
+"""Work of a JVM until its code is compiled."""
 
 
 def main() -> int:
@@ -55,10 +57,11 @@ def _load(folder: Path, names: list[str], arguments: argparse.Namespace, figures
     with sides(folder / "load", arguments.kafka) as peers:
         for peer in peers:
             load.create(peer.bootstrap, "warm")
-            load.produce_single_records(peer.bootstrap, "warm", arguments.requests)
-            if "fetch" in names:  # a JVM needs some gigabytes until its code is compiled
-                for measure in (measures.fetch, measures.consume):
-                    measure(peer, arguments.megabytes, 4)
+            load.produce_single_records(peer.bootstrap, "warm", WARM_REQUESTS)
+            filled = load.fill(peer.bootstrap, "warm", WARM_MEGABYTES)
+            if "fetch" in names:
+                load.fetch_all(peer.bootstrap, "warm", *filled)
+                measures.consume(peer, arguments.megabytes, 4)
         for peer in by_turns(peers, arguments.rounds):
             if "produce" in names:
                 figures.tell(peer.name, measures.produce(peer, arguments.requests), sys.stderr)

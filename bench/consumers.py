@@ -66,8 +66,8 @@ def _measure(peer: Peer, count: int, batch_bytes: int, batches: int) -> list[Mea
     gigabytes = count * batch_bytes * batches / 1e9
     what = "1 consumer" if count == 1 else f"{count} consumers"
     return [
-        Measured(f"{what} of the same records: CPU of the node", "s/GB", None, cpu.all / gigabytes),
-        Measured(f"{what} of the same records: together", "MB/s", None, gigabytes * 1e3 / cpu.wall),
+        Measured(f"CPU of the node, {what}", "s/GB", None, cpu.all / gigabytes),
+        Measured(f"together, {what}", "MB/s", None, gigabytes * 1e3 / cpu.wall),
     ]
 
 

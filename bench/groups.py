@@ -37,6 +37,7 @@ from tests.support.wire import RawConnection, connect_all, decode_response, sche
 
 NAMES = ("commits", "positions", "settle", "assignors", "compaction")
 CONNECTIONS = 50
+WARM_COMMITS = 100_000
 POSITIONS = 10
 TOPIC = "committed"
 RATE, CPU = "commits of 10 partitions", "CPU of one, user and system"
@@ -91,7 +92,7 @@ def _commits(folder: Path, arguments: argparse.Namespace, figures: Figures) -> N
 def _rounds(peers: Sequence[Peer], arguments: argparse.Namespace, figures: Figures) -> None:
     for peer in peers:
         prepare(peer.bootstrap, [f"group-{number}" for number in range(CONNECTIONS)])
-        commit(peer.bootstrap, arguments.commits // 2)
+        commit(peer.bootstrap, WARM_COMMITS)
     for number in range(arguments.rounds):
         for peer in peers[:: 1 if number % 2 == 0 else -1]:
             with Cpu(peer.pid) as cpu:

@@ -85,13 +85,23 @@ def produce_single_records(
         assert offsets(connection, topic, 0, LATEST).offset == before + chunks * chunk + 1
 
 
+def _bulk() -> bytes:
+    """Batch of 200 KB."""
+    return batch([bytes([number % 251]) * RECORD_BYTES for number in range(BATCH_RECORDS)])
+
+
+def batches_of(megabytes: int) -> int:
+    """Return how many batches `fill` makes of so many megabytes."""
+    return megabytes * 1_000_000 // len(_bulk())
+
+
 def fill(
     bootstrap: str, topic: str, megabytes: int, partition: int = 0, tls: ssl.SSLContext | None = None
 ) -> tuple[int, int]:
     """Produces uncompressed batches of 200 KB; returns (bytes of one batch on disk, number of batches)."""
-    data = batch([bytes([number % 251]) * RECORD_BYTES for number in range(BATCH_RECORDS)])
+    data = _bulk()
     frame = framed(produce_request(topic, partition, data))
-    number = megabytes * 1_000_000 // len(data)
+    number = batches_of(megabytes)
     with RawConnection(bootstrap, 60, tls) as connection:
         under_way = 0
         for _ in range(number):
@@ -105,6 +115,22 @@ def fill(
     return len(data), number
 
 
+def fetch_frame(topic: str, offset: int, max_bytes: int, partition: int = 0) -> bytes:
+    """Fetch of one partition without a session, whole with its size."""
+    module = schema(1, 12)
+    part = module.FetchPartition(
+        partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes,
+        current_leader_epoch=-1, log_start_offset=-1, last_fetched_epoch=-1,
+    )  # fmt: skip
+    return framed(
+        module.FetchRequest(
+            replica_id=-1, max_wait=timedelta(seconds=1), min_bytes=1, max_bytes=50 << 20,
+            isolation_level=0, session_id=0, session_epoch=-1, forgotten_topics_data=(), rack_id="",
+            topics=(module.FetchTopic(topic=topic, partitions=(part,)),),
+        )
+    )  # fmt: skip
+
+
 def fetch_all(
     bootstrap: str,
     topic: str,
@@ -115,7 +141,6 @@ def fetch_all(
     tls: ssl.SSLContext | None = None,
 ) -> int:
     """Reads a filled topic whole, 1 MiB a request as librdkafka does; returns the bytes of records read."""
-    module = schema(1, 12)
     buffer = memoryview(bytearray(256))
     total = position = 0
     with RawConnection(bootstrap, 60, tls) as connection:
@@ -123,16 +148,7 @@ def fetch_all(
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
         sink = memoryview(bytearray(1 << 20))
         while position < batches:
-            part = module.FetchPartition(
-                partition=partition, fetch_offset=position * BATCH_RECORDS, partition_max_bytes=1 << 20,
-                current_leader_epoch=-1, log_start_offset=-1, last_fetched_epoch=-1,
-            )  # fmt: skip
-            request = module.FetchRequest(
-                replica_id=-1, max_wait=timedelta(seconds=1), min_bytes=1, max_bytes=50 << 20,
-                isolation_level=0, session_id=0, session_epoch=-1, forgotten_topics_data=(), rack_id="",
-                topics=(module.FetchTopic(topic=topic, partitions=(part,)),),
-            )  # fmt: skip
-            connection.send(framed(request))
+            connection.send(fetch_frame(topic, position * BATCH_RECORDS, 1 << 20, partition))
             (size,) = struct.unpack(">i", connection.receive(4))
             head = min(size, len(buffer))
             _receive(sock, head, buffer)

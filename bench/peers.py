@@ -24,6 +24,10 @@ class Peer(Protocol):
     pid: int
     seconds_to_ready: float
 
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
 
 class FirnPeer:
     name = "Firn"
@@ -34,10 +38,14 @@ class FirnPeer:
         self._node = Node(
             folder, {**(brisk if store else {}), **remote, **settings}, store.env if store else {}
         )
+        self.bootstrap = self._node.bootstrap
+        self.start()
+
+    def start(self) -> None:
+        """Start again, after `stop()`: on the same folder and port."""
         started = time.monotonic()
         self._node.start()
         self.seconds_to_ready = time.monotonic() - started
-        self.bootstrap = self._node.bootstrap
         self.pid = self._node.pid
 
     def stop(self) -> None:

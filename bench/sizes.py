@@ -60,13 +60,13 @@ def measure(peer: Peer, size: int, records: int, requests: int) -> Iterator[Meas
     topic = f"sizes-{uuid.uuid4().hex[:8]}"
     load.create(peer.bootstrap, topic)
     count, took = _in_batches(peer.bootstrap, topic, size, records)
-    yield Measured(f"records of {size} B, batched", "1000/s", None, count / took / 1e3)
+    yield Measured(f"batched, records of {size} B", "1000/s", None, count / took / 1e3)
     began = time.monotonic()
     load.consume_all(peer.bootstrap, topic, count)
-    yield Measured(f"records of {size} B, consumed", "1000/s", None, count / (time.monotonic() - began) / 1e3)
+    yield Measured(f"consumed, records of {size} B", "1000/s", None, count / (time.monotonic() - began) / 1e3)
     with Cpu(peer.pid) as cpu:
         load.produce_single_records(peer.bootstrap, topic, requests, size=size)
-    yield Measured(f"records of {size} B, one a request", "1000/s", None, requests / cpu.wall / 1e3)
+    yield Measured(f"one a request, records of {size} B", "1000/s", None, requests / cpu.wall / 1e3)
 
 
 def _in_batches(bootstrap: str, topic: str, size: int, records: int) -> tuple[int, float]:

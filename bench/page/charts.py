@@ -26,7 +26,7 @@ _RATE: Final = re.compile(r"produce at ([\d,]+)/s, (p50|p99)$")
 def draw_bars(results: Results, section: Section, folder: Path, name: str) -> bool:
     """Draw medians of a section, with what lies between the least and the most of the rounds. Return False
     where the run has none of them."""
-    rows = [found for row in section.rows if (found := results.found(section.part, row.begins)) is not None]
+    rows = [found for row in section.rows for found in results.found(section.part, row.begins)]
     if not rows:
         return False
     for theme, colors in THEMES.items():

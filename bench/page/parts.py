@@ -35,6 +35,12 @@ PARTS: Final[dict[str, Part]] = {
     "sizes": Part(("bench.sizes",), ("--rounds", "1", "--records", "500000"), ("--rounds", "5")),
     "consumers": Part(("bench.consumers",), ("--rounds", "1", "--megabytes", "200"), ("--rounds", "5")),
     "rates": Part(("bench.rates",), ("--seconds", "3", "--rates", "1000", "4000", "8000", "12000"), ()),
+    "lengths": Part(
+        ("bench.lengths",),
+        ("--rounds", "1", "--gigabytes", "3", "--segments", "1000", "--requests", "20000"),
+        ("--rounds", "5"),
+    ),
+    "warm": Part(("bench.warm",), ("--rounds", "1", "--megabytes", "500"), ("--rounds", "5")),
     "commits": Part(("bench.groups", "commits"), ("--rounds", "1"), ("--rounds", "5")),
     "sessions": Part(
         ("bench.sessions",),
@@ -42,7 +48,7 @@ PARTS: Final[dict[str, Part]] = {
         (),
         is_apart=True,
     ),
-    "cold": Part(("bench.cold", "rate"), ("--rounds", "1", "--megabytes", "512"), ("--rounds", "5"), ()),
+    "cold": Part(("bench.cold", "rate"), ("--rounds", "1", "--megabytes", "1024"), ("--rounds", "5"), ()),
     "offload": Part(("bench.offload",), ("--rounds", "1", "--megabytes", "300"), ("--rounds", "5"), ()),
     "compaction": Part(
         ("bench.cleaning", "--rate", "1000"),
@@ -58,6 +64,8 @@ PARTS: Final[dict[str, Part]] = {
     "controller": Part(("bench.cluster", "start", "idle", "failover"), ("--kills", "3"), ("--kills", "20")),
     "partitions": Part(("bench.partitions",), ("--partitions", "1000"), ("--partitions", "10000"), ()),
     "restart": Part(("bench.restart", "near"), ("--gigabytes", "1"), (), ()),
+    "nothing": Part(("bench.steady", "nothing"), ("--hours", "2"), (), ()),
+    "mixed": Part(("bench.steady", "mixed"), ("--minutes", "1"), (), ()),
     "transactions": Part(
         ("bench.transactions", "rate-1", "latency"),
         ("--rounds", "1", "--seconds", "5"),

@@ -35,10 +35,10 @@ class Results:
     facts: dict[str, str]
     parts: dict[str, PartResult] = field(default_factory=dict)
 
-    def found(self, part: str, begins: str) -> tuple[str, Figure] | None:
-        """Return the first figure of a part whose name begins so, with its name."""
+    def found(self, part: str, begins: str) -> list[tuple[str, Figure]]:
+        """Return the figures of a part whose names begin so, with their names."""
         figures = self.parts.get(part, PartResult()).figures.found
-        return next(((what, one) for what, one in figures.items() if what.startswith(begins)), None)
+        return [(what, one) for what, one in figures.items() if what.startswith(begins)]
 
     def write(self, path: Path) -> None:
         parts = {

@@ -34,7 +34,7 @@ def page(results: Results, drawn: Collection[str]) -> str:
 
 
 def _section(results: Results, section: Section, drawn: Collection[str]) -> Iterator[str]:
-    rows = [(row, found) for row in section.rows if (found := results.found(section.part, row.begins))]
+    rows = [(row, *one) for row in section.rows for one in results.found(section.part, row.begins)]
     if not rows:
         return
     yield f"## {section.title}\n"
@@ -42,7 +42,7 @@ def _section(results: Results, section: Section, drawn: Collection[str]) -> Iter
         yield _picture(section.part) + "\n"
     yield f"| | {FIRN} | {KAFKA} | | goal |"
     yield "|---|---|---|---|---|"
-    for row, (what, figure) in rows:
+    for row, what, figure in rows:
         yield _line(row, what, figure)
     yield ""
 
