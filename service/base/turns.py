@@ -58,6 +58,7 @@ class TurnTimes:
         "cpu_began",
         "histogram",
         "on_long",
+        "ready",
     )
 
     def __init__(self) -> None:
@@ -65,6 +66,8 @@ class TurnTimes:
         """start of the current turn"""
         self.cpu_began = 0.0
         """CPU time of the thread at that start"""
+        self.ready = 1
+        """number of sockets that were ready at that start; 1 if turns are not measured"""
         self.histogram = Histogram()
         self.on_long: Callable[[LongTurn], None] | None = None
         self._held = ""

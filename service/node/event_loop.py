@@ -12,10 +12,12 @@ process by a segmentation fault.
 from __future__ import annotations
 
 import asyncio
+import math
+import select
 import selectors
 import signal
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from pathlib import Path
 from types import FrameType
@@ -29,28 +31,12 @@ _CHECK_S: Final = LONG_S / 2
 _PACKAGE: Final = str(Path(__file__).parents[1])
 MOST_EVENTS: Final = 32
 """Ready sockets that one turn of the loop handles."""
+_READ: Final = selectors.EVENT_READ
+_WRITE: Final = selectors.EVENT_WRITE
 _SIGNAL: Final = signal.SIGURG
 """Ignored by default: it may arrive after the watch has removed its handler."""
 _DEPTH: Final = 3
 """Functions of this package that name a long turn, the innermost first."""
-
-
-class _FewEvents:
-    """An epoll object that returns at most `MOST_EVENTS` events at a time.
-
-    A turn handles all events that it gets, even a thousand peers with a request each. The kernel returns the
-    remaining events first the next time.
-    """
-
-    def __init__(self, epoll: Any) -> None:
-        self._epoll = epoll
-        self._poll = epoll.poll
-
-    def poll(self, timeout: float, most: int) -> Any:
-        return self._poll(timeout, most if most < MOST_EVENTS else MOST_EVENTS)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._epoll, name)
 
 
 class MeasuredSelector(selectors.DefaultSelector):
@@ -61,9 +47,10 @@ class MeasuredSelector(selectors.DefaultSelector):
         self._turns = turns
         self._now = now
         self._cpu_now = cpu_now
-        if (epoll := getattr(self, "_selector", None)) is not None:
-            self._selector = _FewEvents(epoll)
-        self._select = super().select
+        epoll = getattr(self, "_selector", None)
+        self._poll: Callable[[float, int], list[tuple[int, int]]] | None = getattr(epoll, "poll", None)
+        self._keys: Mapping[int, selectors.SelectorKey] = vars(self).get("_fd_to_key", {})
+        self._select = super().select if self._poll is None else self._few
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         now = self._now()
@@ -78,10 +65,39 @@ class MeasuredSelector(selectors.DefaultSelector):
         if timeout is not None and timeout <= 0:
             # Callbacks are ready: if this call is slow, another thread held the interpreter, and that counts.
             turns.began, turns.cpu_began = now, self._cpu_now()
-            return self._select(timeout)
+            ready = self._select(timeout)
+            turns.ready = len(ready)
+            return ready
         turns.began = NO_TURN
         ready = self._select(timeout)
-        turns.began, turns.cpu_began = self._now(), self._cpu_now()
+        turns.began, turns.cpu_began, turns.ready = self._now(), self._cpu_now(), len(ready)
+        return ready
+
+    def _few(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Do what `EpollSelector.select` does, for at most `MOST_EVENTS` events.
+
+        A turn handles all events that it gets, even a thousand peers with a request each. The kernel returns
+        the remaining events first the next time.
+        """
+        assert self._poll is not None
+        if timeout is None:
+            timeout = -1
+        elif timeout > 0:
+            timeout = math.ceil(timeout * 1e3) * 1e-3  # it waits in milliseconds, and not for less
+        else:
+            timeout = 0
+        ready, keys = [], self._keys
+        try:
+            found = self._poll(timeout, MOST_EVENTS)
+        except InterruptedError:
+            return []
+        for fd, events in found:
+            key = keys.get(fd)
+            if key is not None:
+                mask = (_WRITE if events & ~select.EPOLLIN else 0) | (
+                    _READ if events & ~select.EPOLLOUT else 0
+                )
+                ready.append((key, mask & key.events))
         return ready
 
 

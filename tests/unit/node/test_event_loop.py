@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import selectors
 import signal
 import socket
 import sys
@@ -139,3 +141,26 @@ def test_the_selector_does_not_name_a_turn() -> None:
         selector.select(0)
     assert len(stacks) == 2
     assert not any("MeasuredSelector" in name for stack in stacks for name in stack)
+
+
+@pytest.mark.parametrize("asked", [selectors.EVENT_READ, selectors.EVENT_WRITE, 3])
+@pytest.mark.parametrize("state", ["quiet", "readable", "full", "closed"])
+def test_the_selector_tells_what_the_ordinary_one_tells(asked: int, state: str) -> None:
+    one, other = socket.socketpair()
+    with one, other, MeasuredSelector(TurnTimes(), lambda: 0.0, lambda: 0.0) as own:
+        one.setblocking(False)
+        if state == "readable":
+            other.send(b"x")
+        elif state == "full":
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    one.send(bytes(1 << 16))
+        elif state == "closed":
+            other.close()
+        with selectors.DefaultSelector() as ordinary:
+            for selector in (own, ordinary):
+                selector.register(one, asked, "data")
+            assert own.select(0) == ordinary.select(0)
+            assert own.select(0.0001) == ordinary.select(0.0001)
+            own.unregister(one)
+            assert own.select(-1) == []
