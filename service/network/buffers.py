@@ -119,6 +119,20 @@ class BufferPool:
             return free.pop()
         return bytearray(capacity)
 
+    def acquire_expected(self, size: int, owner: MemoryOwner) -> Memory | None:
+        """Return a buffer for a request of which only the size of the one before is known; None if that is
+        very large, or unless little of the budget is used."""
+        capacity = max(MIN_BUFFER_BYTES, 1 << (size - 1).bit_length())
+        if capacity > _MAX_POOLED_BYTES or (self.in_use_bytes + capacity) * 4 > self.budget_bytes:
+            return None
+        self.holders.setdefault(owner)
+        self.in_use_bytes += capacity
+        free = self._free.get(capacity)
+        if free:
+            self._kept_bytes -= capacity
+            return free.pop()
+        return bytearray(capacity)
+
     def release(self, buffer: Memory, owner: MemoryOwner, *, done: bool = True) -> None:
         """Return `buffer` to the pool; `done` if `owner` now holds none."""
         capacity = len(buffer)
@@ -206,7 +220,7 @@ class BufferPool:
         if pace is None:
             self.holders[owner] = TransferTimeout(now_s, owner.arrived_bytes)
             return False
-        waiting_on_us = owner in self._waiting or owner.is_waiting_on_us
+        waiting_on_us = owner in self._waiting or owner.is_waiting_on_us or not owner.arrived_bytes
         pace.update(now_s, owner.arrived_bytes, waiting_on_us=waiting_on_us, stalled=owner.is_stalled)
         return pace.is_late(patience_s)
 

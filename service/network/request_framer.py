@@ -11,6 +11,7 @@ accepted up to `PIPELINE_BYTES`, which costs less than toggling the socket's rea
 
 from __future__ import annotations
 
+import struct
 from enum import IntEnum
 
 from service.base.errors import InvariantError
@@ -18,6 +19,7 @@ from service.network.buffers import MIN_BUFFER_BYTES, BufferPool, Memory, Memory
 from service.wire.frames import SIZE_BYTES, read_frame_size
 
 PIPELINE_BYTES = 64 << 10
+_SIZE = struct.Struct(">i").unpack_from
 
 
 class ConnectionState(IntEnum):
@@ -39,6 +41,10 @@ MOVES = {
 }
 
 _NOTHING = memoryview(b"")
+_LARGE_BYTES = 32 << 10
+"""Least size of a request for which a connection has memory as soon as the next one begins to arrive."""
+_RUN_REQUEST_BYTES = 128 << 10
+"""More than any request has that is taken together with others."""
 _NEEDED_BYTES = 256 << 10
 """Buffer size of a request that had to wait for memory, if the request is as large."""
 
@@ -46,7 +52,10 @@ _NEEDED_BYTES = 256 << 10
 class RequestFramer:
     """Framing and order of requests of one connection. For one thread."""
 
-    __slots__ = ("_end", "_max_request_bytes", "_owned", "_owner", "_pool", "_start", "_view", "state")
+    __slots__ = (
+        "_end", "_max_request_bytes", "_owned", "_owner", "_pool", "_start", "_view", "expected_bytes",
+        "state",
+    )  # fmt: skip
 
     def __init__(self, pool: BufferPool, max_request_bytes: int, owner: MemoryOwner | None = None) -> None:
         """Memory of `pool` is held in the name of `owner`, or of the connection itself."""
@@ -58,6 +67,8 @@ class RequestFramer:
         self._view = _NOTHING
         self._start = 0
         self._end = 0
+        self.expected_bytes = 0
+        """size of the last request, if it was large: the next one may be as large"""
 
     def limit(self, max_request_bytes: int) -> None:
         """Accept requests up to this size from the next one on."""
@@ -71,9 +82,19 @@ class RequestFramer:
         if self._owned is None:
             return None
         stop = len(self._owned)
-        if self._end - self._start >= SIZE_BYTES and self.state is READING:
+        if not self._end and self.expected_bytes:
+            stop = min(stop, self.expected_bytes)
+        elif self._end - self._start >= SIZE_BYTES and self.state is READING:
             stop = min(stop, self._start + SIZE_BYTES + self._frame_size())
         return memoryview(self._owned)[self._end : stop]
+
+    def expect(self) -> None:
+        """Have memory for a request like the last one, if that was large: some of it has arrived.
+
+        It is read into its place then, instead of into a buffer that is too small for it first.
+        """
+        if self.expected_bytes and self._owned is None and self.state is READING:
+            self._owned = self._pool.acquire_expected(self.expected_bytes, self._owner)
 
     def filled(self, count: int) -> None:
         """Note that `count` bytes were written into `free_space`."""
@@ -86,6 +107,29 @@ class RequestFramer:
         if self._owned is not None:
             raise InvariantError("bytes are kept: write the next ones into free_space")
         self._view, self._start, self._end = data, 0, len(data)
+
+    def whole_input(self) -> tuple[memoryview, int, int] | None:
+        """Return the input at hand as (bytes, start, end), from the size of the next request on, if that is
+        there as a whole, for one that takes several at once. None while a limit may forbid those behind it.
+        `took` tells how much was handled."""
+        start, end, most = self._start, self._end, self._max_request_bytes
+        if end - start < SIZE_BYTES or most < _RUN_REQUEST_BYTES:
+            return None
+        data = self._view if self._owned is None else memoryview(self._owned)
+        if 0 < _SIZE(data, start)[0] <= min(end - start - SIZE_BYTES, most):
+            return data, start, end
+        return None
+
+    def took(self, position: int, count: int) -> None:
+        """Note that `count` requests, up to `position`, are being answered: the state is then HANDLING."""
+        size = position - self._start
+        self._start = position
+        self._move(HANDLING)
+        if self._owned is not None:
+            self._pool.begin(self._owner)
+            self.expected_bytes = size if count == 1 and size >= _LARGE_BYTES else 0
+        else:
+            self.expected_bytes = 0
 
     def next_request(self) -> memoryview | None:
         """Return the next whole request, without its size and writable, or None. The state is then HANDLING.
@@ -103,7 +147,9 @@ class RequestFramer:
         self.state = HANDLING
         if self._owned is not None:
             self._pool.begin(self._owner)
+            self.expected_bytes = stop - start + SIZE_BYTES if size >= _LARGE_BYTES else 0
             return memoryview(self._owned)[start:stop]
+        self.expected_bytes = 0
         # The shell reuses its buffer at once; copying a request that fits it is cheap.
         return memoryview(bytearray(self._view[start:stop]))
 

@@ -40,12 +40,15 @@ class Shell:
         self.scratch = memoryview(bytearray(64 << 10))
         self.requests: list[bytes] = []
         self.reading = True
+        self.expects = False
         self.answer_at_once = answer_at_once
 
     def put(self, data: bytes) -> int:
         """Deliver as the transport does; the number of bytes that were taken."""
         taken = 0
         while taken < len(data) and self.reading:
+            if self.expects:
+                self.connection.expect()
             space = self.connection.free_space()
             if space is None:
                 count = min(len(self.scratch), len(data) - taken)
@@ -101,6 +104,54 @@ def test_whole_requests_that_wait_for_their_turn_are_kept(has_waited: bool, firs
     assert found == requests
 
 
+def test_a_large_request_like_the_last_one_is_read_into_its_place() -> None:
+    pool = CountingPool()
+    shell = Shell(pool)
+    shell.expects = True
+    requests = [random.Random(number).randbytes(200_000) for number in range(3)]
+    shell.put(frame(requests[0]))
+    assert pool.copied == [262_144] or not pool.copied
+    pool.copied.clear()
+    for request in requests[1:]:
+        shell.connection.expect()
+        space = shell.connection.free_space()
+        assert space is not None
+        assert len(space) == 200_004
+        space.release()
+        assert pool.in_use_bytes == 262_144
+        assert shell.put(frame(request)) == 200_004
+        assert pool.in_use_bytes == 0
+    assert not pool.copied
+    assert shell.requests == requests
+
+
+def test_nothing_is_expected_behind_a_small_request_or_while_memory_is_short() -> None:
+    pool = BufferPool(2 << 20)
+    shell = Shell(pool)
+    shell.put(frame(bytes(200_000)) + frame(bytes(100)))
+    shell.connection.expect()
+    assert shell.connection.free_space() is None
+    shell.put(frame(bytes(200_000)))
+    held = pool.acquire(512 << 10, RequestFramer(pool, LIMIT))
+    assert held is not None
+    shell.connection.expect()
+    assert shell.connection.free_space() is None
+
+
+def test_memory_in_which_nothing_arrives_is_not_a_request_that_is_late() -> None:
+    pool = BufferPool(64 << 20)
+    shell = Shell(pool)
+    shell.put(frame(bytes(200_000)))
+    shell.connection.expect()
+    for now_s in range(0, 1000, 10):
+        assert not pool.is_late(shell.connection, now_s, 30)
+    shell.put(frame(bytes(200_000))[:50])
+    assert any(pool.is_late(shell.connection, now_s, 30) for now_s in range(1000, 2000, 10))
+    shell.connection.close()
+    assert pool.in_use_bytes == 0
+    assert not pool.holders
+
+
 def test_memory_that_somebody_looks_at_stays_where_it_is() -> None:
     """A request that was handed out is a view of it; the rest behind it moves to other memory."""
     pool = BufferPool(64 << 20)
@@ -119,12 +170,14 @@ def test_memory_that_somebody_looks_at_stays_where_it_is() -> None:
     assert (len(other), pool.in_use_bytes) == (12 << 20, 12 << 20)
 
 
+@pytest.mark.parametrize("expects", [False, True])
 @pytest.mark.parametrize("seed", range(6))
-def test_requests_come_out_whole_for_any_split_of_the_bytes(seed: int) -> None:
+def test_requests_come_out_whole_for_any_split_of_the_bytes(seed: int, expects: bool) -> None:
     rng = random.Random(seed)
     sent = [rng.randbytes(rng.choice([0, 1, 5, 100, 5000, 70_000, 300_000])) for _ in range(40)]
     stream = b"".join(map(frame, sent))
     shell = Shell()
+    shell.expects = expects
     at = 0
     while at < len(stream):
         step = rng.choice([1, 2, 3, 7, 1000, 65_536, 200_000])
