@@ -183,8 +183,10 @@ class FileHandle:
         pinned = self._pinned
         if pinned is not None:
             return pinned
-        file = self.peek()
-        self._keep(file)
+        file = (self._file() if self._file is not None else None) or self.peek()
+        self._cache.keep(file)
+        if self._retired:  # as in `_keep`
+            self._cache.forget(file)
         return file
 
     def _keep(self, file: SegmentFile) -> None:

@@ -62,12 +62,12 @@ class _Index:
 
     def _append(self, *fields: int) -> None:
         """Append one entry; `DiskError` leaves the entries unchanged."""
-        file = self.handle.get()
-        width = self.ENTRY.size
-        position = self.entries * width
-        file.pwrite(self.ENTRY.pack(*fields), position)
+        handle, entry = self.handle, self.ENTRY
+        file = handle.get()
+        position = self.entries * entry.size
+        file.disk.pwrite(file.fd, entry.pack(*fields), position)
         self.entries += 1
-        self.handle.size = position + width
+        handle.size = position + entry.size
 
     def _append_packed(self, data: bytes) -> None:
         """Append packed entries, as `_append` does."""
@@ -239,7 +239,8 @@ class TimeIndex(_Index):
 
     def maybe_append(self, timestamp: int, offset: int) -> None:
         """Add an entry if `timestamp` is greater than the last one's."""
-        if timestamp > self.last()[0]:
+        last = self._last or self.last()
+        if timestamp > last[0]:
             self._append(timestamp, offset - self.base_offset)
             self._last = (timestamp, offset)
 
