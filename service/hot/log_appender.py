@@ -24,6 +24,7 @@ from service.hot.deletion_queue import DeletionQueue
 from service.hot.durability import Durability
 from service.hot.log_io import LogIo
 from service.hot.markers import Marker, judge
+from service.hot.producers import REMEMBERED_BATCHES
 from service.hot.recovery import settings_of
 from service.hot.recovery_walk import producers_of
 from service.hot.segment import Segment
@@ -31,6 +32,7 @@ from service.hot.state import AppendInfo, LogState
 from service.hot.verification import VerificationGuard
 from service.records.batch import (
     CONTROL_FLAG,
+    LOG_APPEND_TIME_FLAG,
     BatchHeader,
     iter_headers,
     read_header,
@@ -39,6 +41,7 @@ from service.records.batch import (
     verify_crc,
 )
 from service.records.markers import EndMarker, encode_marker, marker_of
+from service.records.produced_run import ProducedRun
 from service.records.scan import BatchScan, scan_batches
 from service.records.segment_indexes import MAX_RELATIVE_OFFSET
 from service.records.validation import AppendOrigin, ValidatedBatch
@@ -121,8 +124,47 @@ class LogAppender:
         if producer:
             producers.update(header, offset, last_offset, now_ms)
         producers.end_offset = last_offset + 1
-        log_append_time = max_timestamp if header.is_log_append_time else NO_TIMESTAMP
+        log_append_time = max_timestamp if header.attributes & LOG_APPEND_TIME_FLAG else NO_TIMESTAMP
         return AppendInfo(offset, last_offset, log_append_time, state.start, False, rolled)
+
+    def append_produced(self, run: ProducedRun, leader_epoch: int, now_ms: int) -> bool:
+        """Append a run as leader, with one write; its batches have offsets from the log's end on, and this
+        epoch.
+
+        False, with nothing changed, if `append` has to look at its batches one by one: there is something to
+        refuse, to finish or to begin before it, or the disk refuses.
+        """
+        state = self.state
+        segments = state.segments
+        active, producers, size = segments.active, state.producers, len(run.data)
+        if (
+            self.background is not None
+            or state.failure is not None
+            or run.base_offset != state.end_offset
+            or leader_epoch != state.epochs.latest
+            or not active.size
+        ):
+            return False
+        headers = run.headers(REMEMBERED_BATCHES) if run.has_producer else ()
+        try:
+            if headers and producers.check(headers[0], run.base_offset) is not None:
+                return False
+            is_full = active.must_roll(size, run.newest[0], run.last_offset, now_ms, self._limits)
+        except (RequestError, CorruptionError):
+            return False
+        if is_full or (run.batches > 1 and active.indexes.is_full_after(run.batches)):
+            return False
+        try:  # as in `append`
+            active.append_produced(run)
+        except DiskError as e:
+            self._write_failed(active, e)
+            return False
+        state.set_end(run.last_offset + 1)
+        segments.size += size
+        for header in headers:
+            producers.update(header, header.base_offset, header.last_offset, now_ms)
+        producers.end_offset = run.last_offset + 1
+        return True
 
     def append_markers(
         self, markers: Sequence[Marker], leader_epoch: int, now_ms: int

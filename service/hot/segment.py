@@ -17,6 +17,7 @@ from service.hot import names
 from service.hot.files import FileCache, FileHandle, SegmentFile
 from service.hot.segment_indexes import IndexSettings, SegmentIndexes
 from service.hot.txn_index import MOST_ROWS, TxnIndex
+from service.records.produced_run import ProducedRun
 from service.records.scan import BatchScan
 from service.records.segment_indexes import MAX_RELATIVE_OFFSET, IndexBuilder
 from service.records.walk import iter_batches
@@ -166,6 +167,18 @@ class Segment:
             self._first_timestamp = max_timestamp
         self.indexes.add(last_offset, max_timestamp, position, size)
 
+    def append_produced(self, run: ProducedRun) -> None:
+        """Write a produced run; the segment is not empty. `DiskError` leaves the segment as it was, or
+        torn."""
+        file, position = self.hold_open(), self.size
+        try:
+            self._disk.pwrite(file.fd, run.data, position)
+        except DiskError:
+            self.undo_write()
+            raise
+        self.size = self.log.size = position + len(run.data)  # as in `append`
+        self.indexes.add_produced(run, position)
+
     def write(self, data: Buffer) -> None:
         """Write a run behind the last batch: `account_run` then makes it part of the segment, or, after an
         error, `undo_write` removes it. For any thread, while no other writes and the file is held open."""
@@ -197,7 +210,9 @@ class Segment:
         if self.indexes.is_full_after(0) or (self.txn_index is not None and len(self.txn_index) >= MOST_ROWS):
             return True
         # Age by record time if the first batch has one, else by the clock.
-        first_timestamp = self.first_timestamp
+        first_timestamp = self._first_timestamp
+        if first_timestamp is None:
+            first_timestamp = self.first_timestamp
         age_ms = max_timestamp - first_timestamp if first_timestamp >= 0 else now_ms - self.created_ms
         return age_ms > limits[1]
 

@@ -20,6 +20,8 @@ from service.hot.files import FileCache, FileHandle
 from service.hot.index_check import IndexedSegment, index_error, index_problem
 from service.hot.indexes import OffsetIndex, TimeIndex
 from service.records.batch import BatchHeader
+from service.records.produce_kernel import LAST_OFFSET, MAX_TIMESTAMP, ROW_FIELDS, SIZE
+from service.records.produced_run import ProducedRun
 from service.records.scan import BatchScan
 from service.records.segment_indexes import IndexBuilder, due_entries
 from service.records.walk import LOOKUP_BYTES, BatchPlace, Read, find_offset, iter_batches, last_place
@@ -127,6 +129,25 @@ class SegmentIndexes:
             self._add_entries(last_offset, position, newest)
         self._since_entry += size
 
+    def add_produced(self, run: ProducedRun, position: int) -> None:
+        """Account for a produced run at `position`, as `add` does for each of its batches."""
+        rows, end = run.rows, run.batches * ROW_FIELDS
+        interval, since, newest = self.settings.interval_bytes, self._since_entry, self._newest
+        if since + len(run.data) - rows[end - ROW_FIELDS + SIZE] <= interval:  # no entry is due
+            self._since_entry = since + len(run.data)
+            if newest is None or run.newest[0] > newest[0]:
+                self._newest = run.newest
+            return
+        for at in range(0, end, ROW_FIELDS):
+            if newest is None or rows[at + MAX_TIMESTAMP] > newest[0]:
+                newest = self._newest = (rows[at + MAX_TIMESTAMP], rows[at + LAST_OFFSET])
+            if since > interval:
+                self._since_entry = since
+                self._add_entries(rows[at + LAST_OFFSET], position + rows[at], newest)
+                since = self._since_entry
+            since += rows[at + SIZE]
+        self._since_entry = since
+
     def add_run(self, run: BatchScan, position: int, size: int) -> None:
         """Account for a run of `size` bytes at `position`. Both indexes have room for it, and it is not the
         first of the segment. Raises nothing, as it is in the log."""
@@ -144,10 +165,11 @@ class SegmentIndexes:
     def _add_entries(self, last_offset: int, position: int, newest: tuple[int, int]) -> None:
         """Add an entry to each index. An error does not fail the batch: the next batch retries."""
         try:
-            if not self.offset.is_full:
-                self.offset.append(last_offset, position)
-            if not self.time.is_full:
-                self.time.maybe_append(*newest)
+            offset, time = self.offset, self.time
+            if offset.entries < offset.max_entries:
+                offset.append(last_offset, position)
+            if time.entries < time.max_entries - 1:
+                time.maybe_append(*newest)
         except (DiskError, CorruptionError) as e:
             self._skip_entries(e)
         else:

@@ -66,6 +66,27 @@ class ApiMetrics:
     lengthy: Histogram = field(default_factory=lambda: Histogram(TOTAL_S))
     """time of the others that were answered at once"""
 
+    def note_run(self, count: int, queued_s: float, handling_s: float) -> None:
+        """Count requests that were handled together: each was answered at the end of all, and has held the
+        loop for its share."""
+        share_s = handling_s / count
+        self.queued.counts[bisect_left(SECONDS, queued_s)] += count
+        if queued_s > 0:  # negative if turns are not measured
+            self.queued.total += queued_s * count
+            handling_s += queued_s
+        if handling_s <= SWIFT_S:
+            self.swift += count
+            self.swift_s += handling_s * count
+        else:
+            for _ in range(count):
+                self.lengthy.observe(handling_s)
+        if share_s <= QUICK_S:
+            self.quick += count
+            self.quick_s += share_s * count
+        else:
+            for _ in range(count):
+                self.slow.observe(share_s)
+
     def total(self) -> HistogramSnapshot:
         """Return the time of all requests until their response, with one value per request."""
         at_once, later = self.lengthy.snapshot(), self.later.snapshot()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from service.base.printable import quoted
 from service.network.request_meter import RequestMeter
@@ -200,6 +200,21 @@ def authenticated(peer: PeerContext, session: Session) -> RequestContext:
 Answer = Response | None
 Later = Awaitable[Answer]
 Handler = Callable[[RequestContext, memoryview], Answer | Later]
+
+
+class AnsweredRun(NamedTuple):
+    """Requests behind one another that were handled at once: how many, the position behind them, and their
+    responses one behind the other."""
+
+    requests: int
+    stop: int
+    answers: bytes
+
+
+RunHandler = Callable[[RequestContext, memoryview, int, int], AnsweredRun | None]
+"""Called on the loop with received bytes, and the part of them that begins with a whole request and its size.
+Handles those requests, from the first on, that it can answer at once; None if the first one is for the
+`Handler`. The bytes are used again afterwards."""
 
 
 class LoggedIn(Response):

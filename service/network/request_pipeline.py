@@ -36,6 +36,7 @@ from service.network.request import (
     TokensFollow,
 )
 from service.network.request_framer import ANSWERING, CLOSED, READING, RequestFramer
+from service.network.request_runs import answer_run
 from service.network.response_order import EMPTY, FULL, Queued, ResponseOrder
 from service.network.sender import Part, PeerLost, ResponseSender
 from service.network.shared import FULL_S, Shared
@@ -127,20 +128,31 @@ class RequestPipeline:
         of this peer's requests that this turn has handled."""
         framer, shared = self._framer, self._shared
         start = began = self.last_move
-        share_s = 0.0
+        share_s: float | None = None
+        runs = shared.runs if self.handler is shared.handler else None
         try:
             while framer.state is READING and not self._transport.is_closing():
+                if not answered:
+                    is_late = began - shared.turns.began > FULL_S
+                elif not framer.arrived_bytes:
+                    break
+                else:
+                    if share_s is None:
+                        share_s = shared.share_s(began)
+                    is_late = answered >= _MOST_IN_A_TURN or began - start > share_s
+                if runs is not None and not is_late and not self.queue.pending:
+                    run = answer_run(runs, shared, framer, self.sender, self.context, began)
+                    if run is not None:
+                        answered += run.requests
+                        began = self.last_move = run.ended_s
+                        if framer.state is ANSWERING:
+                            self._watch_send()
+                        continue
                 request = framer.next_request()
                 if request is None:
                     break
-                if answered:
-                    if answered == 1:
-                        share_s = shared.share_s(began)
-                    if answered >= _MOST_IN_A_TURN or began - start > share_s:
-                        shared.more.add(self._answer_next, request)
-                        break
-                elif began - shared.turns.began > FULL_S:
-                    shared.calls.add(self._answer_next, request)
+                if is_late:
+                    (shared.more if answered else shared.calls).add(self._answer_next, request)
                     break
                 answered += 1
                 began = self._answer(request, began)

@@ -33,7 +33,7 @@ from service.network.admission import Admission
 from service.network.buffers import BufferPool
 from service.network.connection_quotas import ConnectionQuotas
 from service.network.metrics import NetworkMetrics
-from service.network.request import Answer, Describe, Gone, Handler, PeerLimits
+from service.network.request import Answer, Describe, Gone, Handler, PeerLimits, RunHandler
 from service.network.sendfile_prefetch import SendfilePrefetcher
 from service.network.server_connection import ServerConnection
 from service.network.shared import Shared
@@ -144,6 +144,7 @@ class Server:
             self._describe,
             self._on_gone,
             SendfilePrefetcher(loop, self._threads, self.counters) if self._threads is not None else None,
+            None,
             self._arrivals,
             self._rest,
             self._logins,
@@ -175,11 +176,12 @@ class Server:
         describe: Describe,
         answer_versions: AnswerVersions | None = None,
         on_gone: Gone | None = None,
+        runs: RunHandler | None = None,
     ) -> None:
         """Set the handler, before `start`; where clients log in, what answers their ApiVersions before; what
-        is called when a connection has ended."""
+        is called when a connection has ended; what handles runs of small requests."""
         assert self._shared is not None
-        self._shared.handler, self._shared.describe = handler, describe
+        self._shared.handler, self._shared.describe, self._shared.runs = handler, describe, runs
         if on_gone is not None:
             self._shared.on_gone = on_gone
         if self._logins is not None and answer_versions is not None:

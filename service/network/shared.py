@@ -15,7 +15,7 @@ from service.network.admission import Admission
 from service.network.buffers import BufferPool
 from service.network.connection_quotas import ConnectionQuotas
 from service.network.metrics import NetworkMetrics
-from service.network.request import Describe, Gone, Handler, PeerLimits
+from service.network.request import Describe, Gone, Handler, PeerLimits, RunHandler
 from service.network.request_framer import RequestFramer
 from service.network.sender import SendBudget
 from service.network.sendfile_prefetch import SendfilePrefetcher
@@ -49,6 +49,8 @@ class Shared:
     describe: Describe
     on_gone: Gone | None = None
     ahead: SendfilePrefetcher | None = None
+    runs: RunHandler | None = None
+    """takes several small requests at once"""
     arrivals: ConnectionQuotas | None = None
     """limits on new connections"""
     rest: Callable[[float], None] | None = None

@@ -13,7 +13,7 @@ from service.config.settings import BrokerConfig
 from service.metadata.controller.requests import Endpoint
 from service.network.connection_quotas import ConnectionQuotas
 from service.network.metrics import NetworkMetrics
-from service.network.request import Answer, Gone, RequestContext
+from service.network.request import Answer, Gone, RequestContext, RunHandler
 from service.network.server import Server
 from service.node.node_options import limits_of
 from service.serving.dispatch import Dispatcher
@@ -82,13 +82,14 @@ class BrokerListeners:
         answer_versions: AnswerVersions,
         config: Callable[[], BrokerConfig],
         on_gone: Gone,
+        runs: RunHandler | None,
     ) -> None:
         """Set the handler of requests, what answers ApiVersions before a login, where the current settings
-        are, and what is called when a connection has ended."""
+        are, what is called when a connection has ended, and what handles runs of small requests."""
         assert self.arrivals is not None
         self.arrivals.config = lambda: config().quotas
         for server in self.servers:
-            server.set_handler(dispatcher, dispatcher.describe, answer_versions, on_gone)
+            server.set_handler(dispatcher, dispatcher.describe, answer_versions, on_gone, runs)
 
     async def start(self, stack: AsyncExitStack) -> None:
         """Accept connections."""

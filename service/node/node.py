@@ -45,6 +45,7 @@ from service.node.standalone_control_plane import AlonePlane, Home
 from service.node.supervisor import Supervisor
 from service.node.transactions import TransactionWiring
 from service.partition.fetch_sessions import FetchSessions
+from service.records.produce_kernel import COMPILED
 from service.remote.opened_order import NoDocuments, OrderDocuments
 from service.replicas.dynamic_config import check_topics, dynamic_config, topic_settings
 from service.replicas.local_erasures import LocalErasures
@@ -58,6 +59,7 @@ from service.serving.dispatch import Dispatcher
 from service.serving.group_coordinators import GroupCoordinators
 from service.serving.handlers.api_versions import answer_for, features_of_broker
 from service.serving.internal_topics import InternalTopics
+from service.serving.produce_runs import ProduceRuns
 from service.serving.request_host import Broker
 from service.serving.topic_coordinator import CoordinatorParts
 from service.wire.apis import ListenerType
@@ -297,8 +299,9 @@ class Node:
         broker.endpoints.update(listeners.places)
         answer_versions = answer_for(ListenerType.BROKER, lambda: features_of_broker(broker))
         listeners.serve_with(
-            Dispatcher(broker, plane.apis), answer_versions, lambda: settings.config, broker.connection_ended
-        )
+            Dispatcher(broker, plane.apis), answer_versions, lambda: settings.config, broker.connection_ended,
+            ProduceRuns(broker) if COMPILED else None,
+        )  # fmt: skip
         self._limit(broker, metadata)
         if plane.prefix_owner is None:
             await plane.join(stack)

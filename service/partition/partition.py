@@ -30,6 +30,7 @@ from service.partition.refused_sequences import RefusedSequences
 from service.partition.traffic import TopicTraffic
 from service.partition.unified_log import LogRead, UnifiedLog
 from service.records.batch import read_header
+from service.records.produced_run import ProducedRun
 from service.records.validation import AppendOrigin, ValidatedBatch, rules_of
 from service.replication.ack_queue import Waiter
 from service.replication.leader import MOVED, PROPOSES, LeaderState, ReplicaSession
@@ -374,11 +375,11 @@ class Partition:
         code = ErrorCode.fenced_leader_epoch if behind else ErrorCode.unknown_leader_epoch
         raise RequestError(code, f"leader epoch of {self.tip} is {epoch}, not {current_leader_epoch}")
 
-    def check_replicas(self, records: Buffer | None = None) -> None:
+    def check_replicas(self, records: Buffer | None = None) -> bool:
         """Check that a batch with acks=all may be appended; called before the batch is parsed, as in Kafka.
 
         `records`: of a producer. A duplicate of a batch in the log is allowed, and a batch after a rejected
-        one is not (`RefusedSequences`).
+        one is not (`RefusedSequences`). Returns whether any batch may be appended, whatever its sequence.
 
         Raises `RequestError` NOT_ENOUGH_REPLICAS if fewer replicas are in sync than ``min.insync.replicas``,
         or than there are replicas if that is less (Kafka `Partition.effectiveMinIsr`).
@@ -393,7 +394,7 @@ class Partition:
             in_sync, least = len(leading.in_sync), leading.min_isr
             are_enough = leading.check_replicas() is ErrorCode.none
         if are_enough and not self._refused_sequences:
-            return
+            return True
         is_allowed = are_enough
         if records is not None:
             is_allowed = self._refused_sequences.allows(records, are_enough=are_enough)
@@ -403,6 +404,7 @@ class Partition:
                 ErrorCode.not_enough_replicas,
                 f"{in_sync} in-sync replicas of {self.tip}, there must be {least}{before}",
             )
+        return False
 
     def append(
         self, batch: ValidatedBatch, now_ms: int, guard: VerificationGuard | None = None
@@ -549,6 +551,24 @@ class Partition:
         self._purgatory.happened(self.stable, 0)
         if self.leading is not None:
             self._purgatory.happened(self.growth, 0)
+
+
+def append_produced(partition: Partition, run: ProducedRun, now_ms: int) -> bool:
+    """Append a run as `Partition.append` does each of its batches. False, with nothing written, where that
+    has to look at them one by one."""
+    if partition.archive.held is not None:
+        return False
+    appender = partition.unified.local.appender
+    if not appender.append_produced(run, partition.leader_epoch, now_ms):
+        return False
+    end, size = run.last_offset + 1, len(run.data)
+    if partition.leading is not None:
+        partition.grown(partition.leading, run.base_offset, size)
+    elif partition.gate.is_open:
+        partition._take_mark(end, size)
+    else:
+        partition.gate.moved(partition, end, size)
+    return True
 
 
 def _within(offset: int, log: UnifiedLog) -> int:

@@ -37,6 +37,7 @@ KERNELS = (
     "key_walk_kernel",
     "erasure_kernel",
     "commit_kernel",
+    "produce_kernel",
 )
 
 

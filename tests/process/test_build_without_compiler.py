@@ -22,6 +22,7 @@ KERNELS = (
     "key_walk_kernel",
     "erasure_kernel",
     "commit_kernel",
+    "produce_kernel",
 )
 KERNEL_FILES = (
     *("__init__.py", "kernel_status.py", "without_cython.py"),

@@ -22,6 +22,7 @@ NAMES: Final = (
     "key_walk_kernel",
     "erasure_kernel",
     "commit_kernel",
+    "produce_kernel",
 )
 """Each after those that it imports."""
 
