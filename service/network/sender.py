@@ -34,6 +34,9 @@ loop.sendfile    228    252    268    453     1246
 A transport that seals what it gets has no socket to send a file to. Ranges are read one behind the other into
 a buffer that all connections of a server share, with the head before them, and sealed from there.
 
+Large memory is sent from where it lies, with its head and what is behind it, by ``sendmsg``: the transport
+would join the pieces and keep a copy of what the socket does not take.
+
 Before bytes of a file are sent the sender asks whether they are in the page cache; if not, a thread
 prefetches them (`sendfile_prefetch.py`), and other connections continue meanwhile.
 """
@@ -45,6 +48,7 @@ import socket
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Protocol
 
 from service.base.errors import FirnError, StorageError
@@ -318,6 +322,10 @@ class ResponseSender:
                 return False
             if self._is_sealed:
                 self._write_sealed()
+            elif self._is_large_memory():
+                if self._send_memory() == 0:
+                    self._watch()
+                    return False
             elif is_small or isinstance(part, (bytes, bytearray, memoryview)) or self._socket is None:
                 self._write_memory()
             elif self._is_resident(part) and self._send_slice(part) == 0:
@@ -329,11 +337,49 @@ class ResponseSender:
         return not self._paused
 
     def _leads(self) -> bool:
-        """Return whether the next part is the head of a large range and takes its first bytes with it."""
-        if self._is_led or len(self._parts) == 1:
+        """Return whether the next part is the head of a large part and takes its first bytes with it."""
+        if len(self._parts) == 1:
             return False
         then = self._parts[1]
-        return not isinstance(then, (bytes, bytearray, memoryview)) and then.size > self._small_bytes
+        if isinstance(then, (bytes, bytearray, memoryview)):
+            return len(then) > SMALL_SLICE_BYTES
+        return not self._is_led and then.size > self._small_bytes
+
+    def _is_large_memory(self) -> bool:
+        """Return whether the next part, or the one that it leads, is memory to be sent from where it lies."""
+        first = self._parts[0]
+        if self._socket is None or not isinstance(first, (bytes, bytearray, memoryview)):
+            return False
+        if len(first) - self._at > SMALL_SLICE_BYTES:
+            return True
+        return self._leads() and isinstance(self._parts[1], (bytes, bytearray, memoryview))
+
+    def _send_memory(self) -> int:
+        """Send the next parts, as far as they are memory and the turn's budget goes; return how many bytes
+        the kernel took."""
+        pieces: list[Buffer] = []
+        room, at = self._outlet.room, self._at
+        for part in islice(self._parts, WIDE_SLICES):
+            if room <= 0 or not isinstance(part, (bytes, bytearray, memoryview)):
+                break
+            pieces.append(memoryview(part)[at : at + room])
+            room -= len(pieces[-1])
+            at = 0
+        try:
+            sent = self._duplicate().sendmsg(pieces)
+        except BlockingIOError:
+            return 0
+        except OSError as e:
+            raise PeerLost(str(e)) from e
+        self._outlet.used(sent)
+        left = sent
+        while left > 0:
+            size = _size(self._parts[0])
+            count = min(left, size - self._at)
+            self._advance(count, size)
+            left -= count
+        self._on_progress()
+        return sent
 
     def _write_memory(self) -> None:
         """Write the next bytes in one piece: memory, its small neighbours, and once in a response the
@@ -344,6 +390,8 @@ class ResponseSender:
         while self._parts and room > 0 and slices < WIDE_SLICES:
             part = self._parts[0]
             if isinstance(part, (bytes, bytearray, memoryview)):
+                if piece and self._is_large_memory():
+                    break
                 data: Buffer = part
                 if self._at or len(part) > room:
                     data = memoryview(part)[self._at : self._at + room]
@@ -514,11 +562,15 @@ class ResponseSender:
             self._parts.popleft()
 
     def _watch(self) -> None:
-        assert self._socket is not None
         self._refused()
+        self._loop.add_writer(self._duplicate(), self._writable)
+
+    def _duplicate(self) -> socket.socket:
+        """Return the socket by a descriptor of its own: asyncio lets nobody use that of a transport."""
         if self._watched is None:
+            assert self._socket is not None
             self._watched = self._socket.dup()
-        self._loop.add_writer(self._watched, self._writable)
+        return self._watched
 
 
 def _ignore(_: Exception | None = None) -> None:
