@@ -64,6 +64,7 @@ def scan_batches(
     *,
     next_offset: int = 0,
     small_bytes: int = SMALL_BATCH_BYTES,
+    with_checksums: bool = True,
 ) -> BatchScan:
     """Walk and verify the batches in ``buf[position:end]``: magic, length, checksum, order of offsets, and
     no more records than offsets.
@@ -71,16 +72,17 @@ def scan_batches(
     The first base offset must be ``next_offset`` or more, each later one above the last offset before it.
     Never raises for bad data: the result says where and why the walk stopped. `small_bytes`: the largest
     batch that the kernel checksums; the event loop passes less, because other threads need the GIL.
+    `with_checksums`: False where a checksum over all of the bytes was compared already.
     """
     limit = len(buf) if end is None else min(end, len(buf))
-    crc_limit = small_bytes if kernel.COMPILED else 0
+    crc_limit = small_bytes if kernel.COMPILED and with_checksums else 0
     most = min(_BATCHES_PER_STEP, 1 + max(limit - position, 0) // HEADER_SIZE)
     step = array("q", bytes(8 * BATCH_FIELDS * most))
     rows = array("q")
     while True:
         status, count, position = kernel.scan_batches(buf, position, limit, next_offset, crc_limit, step)
         found = step[: count * BATCH_FIELDS]
-        bad = _first_bad_crc(buf, found, crc_limit)
+        bad = _first_bad_crc(buf, found, crc_limit) if with_checksums else -1
         if bad >= 0:
             position = found[bad]
             return _result(Status.BAD_CRC, position, rows + found[:bad])
