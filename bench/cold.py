@@ -1,7 +1,8 @@
 """`python -m bench.cold [rate] [memory] [trips]`: cold reads beside raw ranged GETs of the same store.
 
 - rate: one client that reads a partition cold, and eight together, as shares of what raw parallel ranged GETs
-  by the same library bring from the same store in the same round; CPU per GB of each.
+  by the same library bring from the same store in the same round, and of what they would bring if this
+  machine's processors had the work of clients and store as well (`bench.left`); CPU per GB of each.
 - memory: 64 clients that read, each at a place of its own, and 64 that ask and never read: resident memory
   beyond idle, bytes downloaded for each byte served, and the rate of one more.
 - trips: requests until the first record is there, cold, warm, right after a commit, and in an archive of
@@ -19,7 +20,6 @@ import contextlib
 import multiprocessing
 import os
 import random
-import resource
 import socket
 import struct
 import sys
@@ -34,6 +34,7 @@ from typing import Any, Final
 
 from bench import load
 from bench.figures import FIRN, Figures, add_json_option, write_asked
+from bench.left import Meter, Work, child, left
 from bench.measures import Measured
 from bench.parts import parts_of
 from bench.peers import Cpu, FirnPeer, firn, rss_mb
@@ -113,8 +114,8 @@ class Bench:
 # Rates
 
 
-def raw(bench: Bench) -> tuple[float, float]:
-    """(MB/s, CPU seconds per GB) of ranged GETs on threads, of the logs of all segments."""
+def raw(bench: Bench) -> Work:
+    """Get the logs of all segments by ranges, on threads."""
     client = bench.client()
     jobs = [
         (key, start, min(RANGE_BYTES, size - start))
@@ -122,47 +123,46 @@ def raw(bench: Bench) -> tuple[float, float]:
         if key.endswith(".seg")
         for start in range(0, size, RANGE_BYTES)
     ]
-    total = sum(job[2] for job in jobs)
-    before, began = resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
-    with ThreadPoolExecutor(RAW_THREADS) as pool:
+    with Meter(own=os.getpid(), store=bench.store_pid) as meter, ThreadPoolExecutor(RAW_THREADS) as pool:
         for _ in pool.map(lambda job: len(client.get_range(*job)), jobs):
             pass
-    took, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_SELF)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return total / 1e6 / took, cpu / (total / 1e9)
+    return meter.work(sum(job[2] for job in jobs))
 
 
 def _read_topic(bootstrap: str, topic: str, batch_bytes: int, batches: int) -> None:
     load.fetch_all(bootstrap, topic, batch_bytes, batches)
 
 
-def together(bench: Bench, peer: FirnPeer, names: list[str]) -> tuple[float, float]:
-    """(MB/s, the node's CPU seconds per GB) of one client for each of `names`."""
+def together(bench: Bench, peer: FirnPeer, names: list[str]) -> Work:
+    """Read `names` with one client each."""
     clients = [
         _fork.Process(target=_read_topic, args=(peer.bootstrap, name, bench.batch_bytes, bench.batches[name]))
         for name in names
     ]
-    with Cpu(peer.pid) as cpu:
+    with Meter(own=peer.pid, store=bench.store_pid) as meter:
         for client in clients:
             client.start()
         for client in clients:
             client.join()
     assert all(client.exitcode == 0 for client in clients)
-    total = sum(bench.batches[name] for name in names) * bench.batch_bytes
-    return total / 1e6 / cpu.wall, cpu.all / (total / 1e9)
+    return meter.work(sum(bench.batches[name] for name in names) * bench.batch_bytes)
 
 
 def rate(bench: Bench, rounds: int) -> None:
     for _ in range(rounds):
-        rate_of_raw, cpu = raw(bench)
-        bench.note("raw GETs", rate_of_raw, "MB/s")
-        bench.note("raw GETs, CPU", cpu, "s/GB")
+        plain = raw(bench)
+        bench.note("raw GETs", plain.rate, "MB/s")
+        bench.note("raw GETs, CPU", plain.own, "s/GB")
+        bench.note("raw GETs, CPU of the store", plain.store, "s/GB")
         for what, names in (("one client", [ALONE]), ("eight", bench.names)):
             with bench.node() as peer:
-                found, cpu = together(bench, peer, names)
-            bench.note(what, found, "MB/s")
-            bench.note(f"{what}, share of raw", 100 * found / rate_of_raw, "%")
-            bench.note(f"{what}, CPU of the node", cpu, "s/GB")
+                found = together(bench, peer, names)
+            bench.note(what, found.rate, "MB/s")
+            bench.note(f"{what}, share of raw", 100 * found.rate / plain.rate, "%")
+            bench.note(f"{what}, share of what is left", 100 * found.rate / left(plain, found), "%")
+            bench.note(f"{what}, CPU of the node", found.own, "s/GB")
+            bench.note(f"{what}, CPU of the store", found.store, "s/GB")
+            bench.note(f"{what}, CPU of the clients", found.clients, "s/GB")
 
 
 # Memory
@@ -336,12 +336,6 @@ def trips(bench: Bench) -> None:
     aborted_rows(bench.note)
 
 
-def _child(name: str) -> int:
-    """The process of this name that was started here."""
-    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    return next(int(pid) for pid in children if Path(f"/proc/{pid}/comm").read_text().strip() == name)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.cold", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all")
@@ -357,7 +351,7 @@ def main() -> int:
         bench = Bench(folder, Store(""), 0, arguments.megabytes)
         if set(parts) != {"trips"}:
             endpoint = stack.enter_context(versitygw_server(folder))
-            bench.store_pid = _child("versitygw")
+            bench.store_pid = child("versitygw")
             bench.store = new_bucket(endpoint, f"bench-{random.randrange(1 << 30)}")
             bench.fill()
         if "rate" in parts:
