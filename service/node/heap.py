@@ -1,24 +1,35 @@
-"""The C library's heap: one arena for all threads."""
+"""The C library's heap: one arena for all threads, which keeps freed memory until it is trimmed.
+
+Fresh memory costs a page fault for every 4 KiB: half a second for each GB, more than to receive and send it.
+
+glibc gives each thread an arena of its own, up to eight for each processor, and an arena takes no memory that
+another one has free. A chunk of the cold tier is made by one of a dozen threads and freed by another, so that
+most chunks came from fresh pages while others lay free. Small objects do not come from an arena: they are
+Python's, or in a cache of their thread.
+
+What is free at the heap's end, glibc returns at once, and the next chunk, segment or request takes it anew.
+Here `MemoryTrimmer` returns it, when a burst is over.
+"""
 
 from __future__ import annotations
 
 import ctypes
 from typing import Final
 
-_M_ARENA_MAX: Final = -8
-"""glibc's number of the option in `mallopt`."""
+_ARENA_MAX: Final = -8
+_MMAP_THRESHOLD: Final = -3
+_TRIM_THRESHOLD: Final = -1
+"""glibc's numbers of options in `mallopt`; other C libraries lack the function or ignore them."""
+LARGEST_PIECE: Final = 32 << 20
+"""Larger pieces have a mapping of their own; glibc permits no more."""
+KEPT_BYTES: Final = 2 * LARGEST_PIECE
+"""Most free bytes at the heap's end: what glibc itself allows once it has seen a piece of that size."""
 
 
-def have_one_arena() -> None:
-    """Let threads share one arena, from before the first of them starts; do nothing where the C library has
-    no arenas.
-
-    glibc gives each thread an arena of its own, up to eight for each processor, and an arena takes no memory
-    that another one has free. A chunk of the cold tier is made by one of a dozen threads and freed by
-    another: then most chunks came from fresh pages, a page fault for every 4 KiB, while others lay free. With
-    one arena, reads of the archive take half the page faults, and a quarter of the memory. Small objects do
-    not come from it: they are Python's, or in a cache of their thread.
-    """
+def set_up_heap() -> None:
+    """Do so for this process, before its first thread starts."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(_M_ARENA_MAX, 1)
+        mallopt(_ARENA_MAX, 1)
+        mallopt(_MMAP_THRESHOLD, LARGEST_PIECE)
+        mallopt(_TRIM_THRESHOLD, KEPT_BYTES)

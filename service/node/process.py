@@ -28,7 +28,7 @@ from service.config.settings import BrokerConfig
 from service.node import banner
 from service.node.event_loop import LoopWatch, new_loop
 from service.node.gc_policy import GcPolicy
-from service.node.heap import have_one_arena
+from service.node.heap import set_up_heap
 from service.node.memory_trim import MemoryTrimmer
 from service.node.node import Node
 from service.node.node_parts import NodeParts
@@ -61,7 +61,7 @@ def run_server(
     The node handles these signals from then on; after its end they do nothing.
     Prints ``ready: node <id> on <host>:<port>`` once it serves, and ``http: <url>`` where it has a console.
     """
-    have_one_arena()
+    set_up_heap()
     turns = TurnTimes()
     sys.setswitchinterval(SWITCH_S)
     with asyncio.Runner(loop_factory=lambda: new_loop(turns, time.monotonic, time.thread_time)) as runner:

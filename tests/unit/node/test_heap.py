@@ -1,4 +1,4 @@
-"""What one thread of a node frees, another one uses."""
+"""Heap of a node: threads use what others have freed, and the system gets none of it back at once."""
 
 from __future__ import annotations
 
@@ -10,14 +10,20 @@ from pathlib import Path
 
 import pytest
 
-_SCRIPT = """
-import ctypes, sys, threading
-from service.node.heap import have_one_arena
-if sys.argv[2] == "one":
-    have_one_arena()
+pytestmark = pytest.mark.skipif(
+    not hasattr(ctypes.CDLL(None), "malloc_info"), reason="this C library has no arenas"
+)
+_HEAD = """
+import ctypes, resource, sys, threading
+from service.node.heap import set_up_heap
+if sys.argv[1] == "set-up":
+    set_up_heap()
 libc = ctypes.CDLL(None)
 libc.malloc.restype = libc.fopen.restype = ctypes.c_void_p
 libc.malloc.argtypes = [ctypes.c_size_t]
+libc.free.argtypes = [ctypes.c_void_p]
+"""
+_ARENAS = """
 libc.malloc_info.argtypes = [ctypes.c_int, ctypes.c_void_p]
 libc.fclose.argtypes = [ctypes.c_void_p]
 together = threading.Barrier(4)
@@ -30,15 +36,40 @@ def take():
 threads = [threading.Thread(target=take) for _ in range(4)]
 for one in threads: one.start()
 for one in threads: one.join()
-file = libc.fopen(sys.argv[1].encode(), b"w")
+file = libc.fopen(sys.argv[2].encode(), b"w")
 libc.malloc_info(0, file)
 libc.fclose(file)
 """
+_FAULTS = """
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+def chunk():
+    piece = libc.malloc(4 << 20)
+    ctypes.memset(piece, 1, 4 << 20)
+    libc.free(piece)
+
+for number in range(9):
+    if number == 1:
+        before = faults()
+    thread = threading.Thread(target=chunk)
+    thread.start()
+    thread.join()
+print(faults() - before)
+"""
 
 
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="this C library has no arenas")
-@pytest.mark.parametrize(("mode", "is_one"), [("one", True), ("plain", False)])
+def _run(script: str, mode: str, *arguments: str) -> str:
+    command = [sys.executable, "-c", _HEAD + script, mode, *arguments]
+    return subprocess.run(command, check=True, timeout=60, stdout=subprocess.PIPE, text=True).stdout
+
+
+@pytest.mark.parametrize(("mode", "is_one"), [("set-up", True), ("plain", False)])
 def test_all_threads_share_one_arena(tmp_path: Path, mode: str, is_one: bool) -> None:
     found = tmp_path / "arenas"
-    subprocess.run([sys.executable, "-c", _SCRIPT, str(found), mode], check=True, timeout=60)
+    _run(_ARENAS, mode, str(found))
     assert (len(re.findall("<heap nr=", found.read_text())) == 1) is is_one
+
+
+def test_a_chunk_takes_the_pages_of_the_one_before() -> None:
+    assert int(_run(_FAULTS, "set-up")) < 100, "a chunk has 1,024 pages"
