@@ -2,7 +2,9 @@
 
 - rate: one client that reads a partition cold, and eight together, as shares of what raw parallel ranged GETs
   by the same library bring from the same store in the same round, and of what they would bring if this
-  machine's processors had the work of clients and store as well (`bench.left`); CPU per GB of each.
+  machine's processors had the work of clients and store as well (`bench.left`); CPU per GB of each. With
+  `--kafka` the same clients read from Apache Kafka's tiered storage, too, which is a folder of files
+  (bench/tiered_kafka.py).
 - memory: 64 clients that read, each at a place of its own, and 64 that ask and never read: resident memory
   beyond idle, bytes downloaded for each byte served, and the rate of one more.
 - trips: requests until the first record is there, cold, warm, right after a commit, and in an archive of
@@ -33,63 +35,43 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench import load
-from bench.figures import FIRN, Figures, add_json_option, write_asked
+from bench.cold_topics import ALONE, COUNT, ColdTopics
+from bench.figures import FIRN, KAFKA, Figures, add_json_option, write_asked
 from bench.left import Meter, Work, child, left
 from bench.measures import Measured
 from bench.parts import parts_of
-from bench.peers import Cpu, FirnPeer, firn, rss_mb
+from bench.peers import Cpu, FirnPeer, Peer, firn, rss_mb
+from bench.tiered_kafka import WARM_UP_MB, TieredKafka, tiered_kafka, tiered_kafka_is_here
 from service.base.world import system_world
 from service.remote.stores.obstore_store import open_store
 from tests.support.stores import ACCESS, SECRET, Store, new_bucket, versitygw_binary, versitygw_server
-from tests.support.tiers import settle
 from tests.support.wire import schema
 
 PARTS: Final = ("rate", "memory", "trips")
 RANGE_BYTES: Final = 4 << 20
 RAW_THREADS: Final = 10
-TOPICS: Final = 8
-ALONE: Final = "cold-alone"
-"""A topic with as many bytes as the others together, for one client."""
 READERS: Final = 64
 CACHE_MB: Final = 128 * 1.048576
 
 _fork = multiprocessing.get_context("fork")
 
 
-class Bench:
+class Bench(ColdTopics):
     """A store with cold topics in it, and figures by name."""
 
     def __init__(self, folder: Path, store: Store, store_pid: int, megabytes: int) -> None:
+        super().__init__(megabytes)
         self.folder = folder
         self.store = store
         self.store_pid = store_pid
-        self.megabytes = megabytes
         self.figures = Figures()
-        self.names = [f"cold-{number}" for number in range(TOPICS)]
-        self.batches: dict[str, int] = {}
-        self.batch_bytes = 0
 
-    def note(self, what: str, value: float, unit: str = "") -> None:
-        self.figures.tell(FIRN, [Measured(what, unit, None, value)], sys.stderr)
+    def note(self, what: str, value: float, unit: str = "", side: str = FIRN) -> None:
+        self.figures.tell(side, [Measured(what, unit, None, value)], sys.stderr)
 
     def fill(self) -> None:
-        """Topics of one partition whose records are in the store alone, but for the last segment."""
         with self.node() as peer:
-            for name in (ALONE, *self.names):
-                load.create(
-                    peer.bootstrap,
-                    name,
-                    remote_storage_enable="true",
-                    segment_bytes=str(32 << 20),
-                    local_retention_bytes="1",
-                )
-                self.batch_bytes, _ = load.fill(
-                    peer.bootstrap,
-                    name,
-                    self.megabytes // 2 if name == ALONE else self.megabytes // 2 // TOPICS,
-                )
-            for name in (ALONE, *self.names):
-                self.batches[name] = settle(peer.bootstrap, name, 0, 120) // load.BATCH_RECORDS
+            self.fill_in(peer.bootstrap)
 
     @contextlib.contextmanager
     def node(self, **settings: str) -> Iterator[FirnPeer]:
@@ -133,22 +115,29 @@ def _read_topic(bootstrap: str, topic: str, batch_bytes: int, batches: int) -> N
     load.fetch_all(bootstrap, topic, batch_bytes, batches)
 
 
-def together(bench: Bench, peer: FirnPeer, names: list[str]) -> Work:
-    """Read `names` with one client each."""
+def together(topics: ColdTopics, peer: Peer, names: list[str], store: int | None = None) -> Work:
+    """Read `names` with one client each. `store`: the process of the store, if it has one of its own."""
     clients = [
-        _fork.Process(target=_read_topic, args=(peer.bootstrap, name, bench.batch_bytes, bench.batches[name]))
+        _fork.Process(
+            target=_read_topic, args=(peer.bootstrap, name, topics.batch_bytes, topics.batches[name])
+        )
         for name in names
     ]
-    with Meter(own=peer.pid, store=bench.store_pid) as meter:
+    with Meter(own=peer.pid, store=store) as meter:
         for client in clients:
             client.start()
         for client in clients:
             client.join()
     assert all(client.exitcode == 0 for client in clients)
-    return meter.work(sum(bench.batches[name] for name in names) * bench.batch_bytes)
+    return meter.work(sum(topics.batches[name] for name in names) * topics.batch_bytes)
 
 
-def rate(bench: Bench, rounds: int) -> None:
+def rate(bench: Bench, rounds: int, kafka: TieredKafka | None = None) -> None:
+    theirs = ColdTopics(bench.megabytes)
+    if kafka is not None:
+        theirs.fill_in(kafka.bootstrap)
+        for _ in range(-(-2 * WARM_UP_MB // bench.megabytes)):
+            together(theirs, kafka, [ALONE])
     for _ in range(rounds):
         plain = raw(bench)
         bench.note("raw GETs", plain.rate, "MB/s")
@@ -156,13 +145,17 @@ def rate(bench: Bench, rounds: int) -> None:
         bench.note("raw GETs, CPU of the store", plain.store, "s/GB")
         for what, names in (("one client", [ALONE]), ("eight", bench.names)):
             with bench.node() as peer:
-                found = together(bench, peer, names)
-            bench.note(what, found.rate, "MB/s")
+                found = together(bench, peer, names, bench.store_pid)
+            bench.note(f"{what}, rate", found.rate, "MB/s")
             bench.note(f"{what}, share of raw", 100 * found.rate / plain.rate, "%")
             bench.note(f"{what}, share of what is left", 100 * found.rate / left(plain, found), "%")
             bench.note(f"{what}, CPU of the node", found.own, "s/GB")
             bench.note(f"{what}, CPU of the store", found.store, "s/GB")
             bench.note(f"{what}, CPU of the clients", found.clients, "s/GB")
+            if kafka is not None:
+                found = together(theirs, kafka, names)
+                bench.note(f"{what}, rate", found.rate, "MB/s", KAFKA)
+                bench.note(f"{what}, CPU of the node", found.own, "s/GB", KAFKA)
 
 
 # Memory
@@ -237,7 +230,7 @@ class Reader:
 
 def _spread(bench: Bench, bootstrap: str, count: int) -> list[Reader]:
     """Readers at places of their own, so far from each other that none reads what another has read."""
-    each = count // TOPICS
+    each = count // COUNT
     return [
         Reader(bench, bootstrap, name, n * bench.batches[name] // each)
         for name in bench.names
@@ -272,7 +265,7 @@ def prompt(bench: Bench, count: int) -> None:
     with bench.node() as peer:
         idle, before = rss_mb(peer.pid), bench.downloaded()
         readers = _spread(bench, peer.bootstrap, count)
-        each = count // TOPICS
+        each = count // COUNT
         with _Peak(peer.pid) as peak, Cpu(peer.pid) as cpu:
             threads = []
             for reader in readers:
@@ -341,9 +334,12 @@ def main() -> int:
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of rates (default: 3)")
     parser.add_argument("--megabytes", type=int, default=1024, help="size of the archive (default: 1024)")
+    parser.add_argument("--kafka", action="store_true", help="rates of Apache Kafka's tiered storage beside")
     add_json_option(parser)
     arguments = parser.parse_args()
     parts = parts_of(parser, arguments.parts, PARTS)
+    if arguments.kafka and not tiered_kafka_is_here():
+        parser.error("Apache Kafka's jars and LocalTieredStorage are not here: make fetch-tools")
     if versitygw_binary() is None and set(parts) != {"trips"}:
         parser.error("versitygw is not here: make fetch-tools")
     with tempfile.TemporaryDirectory(prefix="firn-bench-") as name, contextlib.ExitStack() as stack:
@@ -355,7 +351,8 @@ def main() -> int:
             bench.store = new_bucket(endpoint, f"bench-{random.randrange(1 << 30)}")
             bench.fill()
         if "rate" in parts:
-            rate(bench, arguments.rounds)
+            kafka = stack.enter_context(tiered_kafka(folder / "kafka")) if arguments.kafka else None
+            rate(bench, arguments.rounds, kafka)
         if "memory" in parts:
             memory(bench)
         if "trips" in parts:

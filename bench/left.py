@@ -28,9 +28,9 @@ class Work(NamedTuple):
 
 
 class Meter:
-    """CPU of two processes, and of the children that end, over a `with`."""
+    """CPU of a process, of a store if there is one, and of the children that end, over a `with`."""
 
-    def __init__(self, *, own: int, store: int) -> None:
+    def __init__(self, *, own: int, store: int | None = None) -> None:
         self._pids = own, store
         self._used = (0.0, 0.0, 0.0)
         self._wall = 0.0
@@ -45,7 +45,7 @@ class Meter:
         self._used = own, store, clients
 
     def _read(self) -> tuple[float, float, float]:
-        own, store = (sum(cpu_seconds(pid)) for pid in self._pids)
+        own, store = (0.0 if pid is None else sum(cpu_seconds(pid)) for pid in self._pids)
         ended = resource.getrusage(resource.RUSAGE_CHILDREN)
         return own, store, ended.ru_utime + ended.ru_stime
 

@@ -1,8 +1,10 @@
-"""`python -m bench.offload [--megabytes N] [--rounds N]`: offload beside raw PUTs of the same store.
+"""`python -m bench.offload [--kafka] [--rounds N]`: offload beside raw PUTs of the same store.
 
 - rate: sealed segments of some partitions wait while their topic is not tiered; then it is, and the time is
   taken until the last one is in the store. Beside it, in the same round, as many threads as there are
-  partitions put objects of the same size with the same library (`bench.left`: share of what is left).
+  partitions put objects of the same size with the same library (`bench.left`: share of what is left). With
+  `--kafka` Apache Kafka copies as many to its tiered storage, too, which is a folder of files
+  (bench/tiered_kafka.py).
 - requests: one partition catches up 200 small segments through a proxy that counts: PUT-class requests (PUT,
   POST) for each segment, and manifests written.
 
@@ -24,10 +26,11 @@ from pathlib import Path
 from typing import Final
 
 from bench import load
-from bench.figures import FIRN, Figures, add_json_option, write_asked
+from bench.figures import FIRN, KAFKA, Figures, add_json_option, write_asked
 from bench.left import Meter, Work, child, left
 from bench.measures import Measured
-from bench.peers import firn
+from bench.peers import Peer, firn
+from bench.tiered_kafka import WARM_UP_MB, TieredKafka, tiered_kafka, tiered_kafka_is_here
 from service.base.world import system_world
 from service.remote.stores.obstore_store import open_store
 from tests.support.clients import Admin
@@ -75,25 +78,38 @@ def _wait(what: str, seconds: float, condition: Callable[[], bool]) -> None:
 def offload(folder: Path, store: Store, store_pid: int, megabytes: int) -> tuple[Work, int]:
     """Return what it took to copy all that waited, and the number of segments."""
     with firn(folder, store) as peer:
-        names = [f"waiting-{number}" for number in range(PARTITIONS)]
-        ends = {}
-        for name in names:
-            load.create(peer.bootstrap, name, segment_bytes=str(SEGMENT_MB << 20))
-            size, number = load.fill(peer.bootstrap, name, megabytes // PARTITIONS)
-            per_segment = (SEGMENT_MB << 20) // size
-            ends[name] = (number - 1) // per_segment * per_segment * load.BATCH_RECORDS - 1
-        admin = Admin(peer.bootstrap)
-        with Meter(own=peer.pid, store=store_pid) as meter:
-            for name in names:
-                admin.alter(name, **{"remote.storage.enable": "true"})
-            for name, end in ends.items():
-                _wait(
-                    "end of the offload",
-                    300,
-                    lambda name=name, end=end: offset(peer.bootstrap, name, 0, LATEST_TIERED) >= end,  # type: ignore[misc]
-                )
+        meter = _offloaded(peer, "waiting", megabytes, store_pid)
         copied = [one for key, one in store.objects().items() if key.endswith(".seg")]
     return meter.work(sum(copied)), len(copied)
+
+
+def offload_by_kafka(peer: TieredKafka, topics: str, megabytes: int) -> tuple[Work, int]:
+    """Return for Apache Kafka what `offload` does, of topics whose names begin with `topics`."""
+    meter = _offloaded(peer, topics, megabytes)
+    copied = peer.segments(topics)
+    return meter.work(sum(copied)), len(copied)
+
+
+def _offloaded(peer: Peer, topics: str, megabytes: int, store: int | None = None) -> Meter:
+    """Write topics, have them tiered; return what that took."""
+    names = [f"{topics}-{number}" for number in range(PARTITIONS)]
+    ends = {}
+    for name in names:
+        load.create(peer.bootstrap, name, segment_bytes=str(SEGMENT_MB << 20))
+        size, number = load.fill(peer.bootstrap, name, megabytes // PARTITIONS)
+        per_segment = (SEGMENT_MB << 20) // size
+        ends[name] = (number - 1) // per_segment * per_segment * load.BATCH_RECORDS - 1
+    admin = Admin(peer.bootstrap)
+    with Meter(own=peer.pid, store=store) as meter:
+        for name in names:
+            admin.alter(name, **{"remote.storage.enable": "true"})
+        for name, end in ends.items():
+            _wait(
+                "end of the offload",
+                300,
+                lambda name=name, end=end: offset(peer.bootstrap, name, 0, LATEST_TIERED) >= end,  # type: ignore[misc]
+            )
+    return meter
 
 
 def requests(folder: Path, store: Store) -> dict[str, float]:
@@ -127,18 +143,33 @@ def requests(folder: Path, store: Store) -> dict[str, float]:
     }
 
 
+def _measured(work: Work, segments: int) -> list[Measured]:
+    return [
+        Measured(f"offload of {segments} segments", "MB/s", None, work.rate),
+        Measured("offload, CPU of the node", "s/GB", None, work.own),
+    ]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.offload", description=__doc__)
     parser.add_argument("--megabytes", type=int, default=1000, help="what waits, over all partitions")
     parser.add_argument("--rounds", type=int, default=3, help="rounds, of which the median is taken (3)")
+    parser.add_argument(
+        "--kafka", action="store_true", help="measure Apache Kafka's tiered storage beside it"
+    )
     add_json_option(parser)
     arguments = parser.parse_args()
+    if arguments.kafka and not tiered_kafka_is_here():
+        parser.error("Apache Kafka's jars and LocalTieredStorage are not here: make fetch-tools")
     if versitygw_binary() is None:
         parser.error("versitygw is not here: make fetch-tools")
     figures = Figures()
     with tempfile.TemporaryDirectory(prefix="firn-bench-") as name, contextlib.ExitStack() as stack:
         endpoint = stack.enter_context(versitygw_server(Path(name)))
         store_pid = child("versitygw")
+        kafka = stack.enter_context(tiered_kafka(Path(name) / "kafka")) if arguments.kafka else None
+        if kafka is not None:
+            offload_by_kafka(kafka, "warm", WARM_UP_MB)
         for number in range(arguments.rounds):
             store = new_bucket(endpoint, f"offload-{number}")
             objects = arguments.megabytes // SEGMENT_MB
@@ -150,18 +181,19 @@ def main() -> int:
                 Measured("raw PUTs, before and after", "MB/s", None, plain.rate),
                 Measured("raw PUTs, CPU", "s/GB", None, plain.own),
                 Measured("raw PUTs, CPU of the store", "s/GB", None, plain.store),
-                Measured(f"offload of {segments} segments", "MB/s", None, work.rate),
                 Measured(SHARE, "%", None, 100 * work.rate / plain.rate),
                 Measured("offload, share of what is left", "%", None, 100 * work.rate / left(plain, work)),
-                Measured("offload, CPU of the node", "s/GB", None, work.own),
                 Measured("offload, CPU of the store", "s/GB", None, work.store),
             ]
-            figures.tell(FIRN, told, sys.stderr)
+            figures.tell(FIRN, [*told, *_measured(work, segments)], sys.stderr)
+            if kafka is not None:
+                found = offload_by_kafka(kafka, f"waiting-{number}", arguments.megabytes)
+                figures.tell(KAFKA, _measured(*found), sys.stderr)
             print(f"load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
         print(f"{SHARE}: {figures.median(SHARE, FIRN):.0f} % (goal: ≥ {GOAL_PERCENT})")
-        found = requests(Path(name) / "node-many", new_bucket(endpoint, "offload-many"))
+        counted = requests(Path(name) / "node-many", new_bucket(endpoint, "offload-many"))
         figures.tell(
-            FIRN, [Measured(f"catching up, {what}", "", None, value) for what, value in found.items()]
+            FIRN, [Measured(f"catching up, {what}", "", None, value) for what, value in counted.items()]
         )
     write_asked(arguments, figures)
     return 0

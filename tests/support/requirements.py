@@ -16,6 +16,7 @@ from tests.support.stores import versitygw_binary
 
 KAFKA_LIBS = Path(os.environ.get("KAFKA_LIBS", REPOSITORY / ".cache" / "kafka-4.3.1" / "libs"))
 KAFKA_APPS = Path(os.environ.get("KAFKA_APPS", REPOSITORY / ".cache" / "kafka-apps-4.3.1" / "libs"))
+KAFKA_TIERED = Path(os.environ.get("KAFKA_TIERED", REPOSITORY / ".cache" / "kafka-tiered-4.3.1" / "libs"))
 
 
 def lacking(what: str, remedy: str = "`make fetch-tools` brings it") -> None:
