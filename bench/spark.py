@@ -1,8 +1,8 @@
 """`python -m bench.spark`: Firn's data source beside Spark's own Kafka connector, in one session, on one log.
 
-Apache Kafka writes the log, and the connector reads it from there; its segments go through our offloader into
-an S3 server on this machine, and Firn's source reads them from there. Sides alternate, medians are shown.
-What is not sealed yet is read from a Firn node, by both in one task.
+Apache Kafka writes the log, and the connector reads it from there (the side of that name); its segments go
+through our offloader into an S3 server on this machine, and Firn's source reads them from there. Sides
+alternate. What is not sealed yet is read from a Firn node, by both in one task.
 Needs `make spark`, and `make fetch-tools` for Apache Kafka and versitygw.
 """
 
@@ -16,11 +16,13 @@ import struct
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from bench import columns
+from bench.figures import FIRN, KAFKA, Figures, add_json_option, write_asked
+from bench.measures import Measured
 from bench.peers import KafkaPeer, kafka_is_here
 from bench.spark_session import spark_session
 from service.base.world import system_world
@@ -62,39 +64,23 @@ SMALL_PARTITIONS: Final = 30
 SKEW_SPLIT: Final = "16m"
 WARM_UP_ROUNDS: Final = 2
 """The JVM is still compiling in them."""
-ROWS_TARGET, OFFSET_TARGET, SKEW_TARGET = 3.0, 6.0, 1.5
-TAIL_TARGET: Final = 1.0
+SKEW_TARGET: Final = 1.5
+ROWS: Final = "M rows/s"
 TAIL_RECORDS: Final = 2_000_000
 """At most: of one partition, so for one task."""
-
-
-class Line(NamedTuple):
-    """A figure, and what it is to be: at least, or (`is_most`) at most."""
-
-    what: str
-    value: float
-    unit: str
-    target: float | None = None
-    is_most: bool = False
-
-    @property
-    def verdict(self) -> str:
-        if self.target is None:
-            return ""
-        reached = self.value <= self.target if self.is_most else self.value >= self.target
-        bound = f"{'≤' if self.is_most else '≥'} {self.target:g}"
-        return f"{bound:>8}  {'reached' if reached else 'MISSED'}"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.spark", description=__doc__)
     parser.add_argument("--records", type=int, default=5_000_000, help="of 100 bytes (default: 5,000,000)")
     parser.add_argument("--rounds", type=int, default=5, help="of which medians are taken (default: 5)")
+    add_json_option(parser)
     arguments = parser.parse_args()
     if not kafka_is_here() or not connector_jars():
         parser.error("needs Apache Kafka and Spark's connector: make fetch-tools spark")
     os.environ.update(CREDENTIALS)
-    lines = _decode()
+    figures = Figures()
+    figures.note(FIRN, [_decode()])
     with tempfile.TemporaryDirectory(prefix="firn-bench-") as name:
         folder = Path(name)
         jars = {"spark.jars": connector_jars()}
@@ -102,20 +88,19 @@ def main() -> int:
             _logs(folder, arguments.records) as (bootstrap, store),
             spark_session(folder, more=jars) as spark,
         ):
-            lines += _speed(spark, bootstrap, store, arguments.records, arguments.rounds)
-            lines += _skew(spark, bootstrap, store, arguments.rounds)
-            lines += _tail(spark, folder, min(arguments.records, TAIL_RECORDS), arguments.rounds)
-    print(f"{'million rows per second, median of ' + str(arguments.rounds) + ' rounds':<62}{'':>16}target")
-    for line in lines:
-        print(f"{line.what:<62}{line.value:>10.2f} {line.unit:<2}{line.verdict}")
+            _speed(figures, spark, bootstrap, store, arguments.records, arguments.rounds)
+            _skew(figures, spark, bootstrap, store, arguments.rounds)
+            _tail(figures, spark, folder, min(arguments.records, TAIL_RECORDS), arguments.rounds)
+    figures.tell_medians()
+    write_asked(arguments, figures)
     return 0
 
 
-def _decode() -> list[Line]:
+def _decode() -> Measured:
     data, count = columns.log(CompressionType.NONE, 200_000, 16_384)
     decoder = ColumnDecoder(want=columns.WANTS["all but headers"])
     rate = columns.records_per_second(decoder, data, count)
-    return [Line("Decoder alone, one core", rate / 1e6, "", columns.TARGET / 1e6)]
+    return Measured("decoder alone, one core", ROWS, None, rate / 1e6)
 
 
 @contextlib.contextmanager
@@ -185,73 +170,62 @@ def _consume(frame: Any) -> float:
     return time.monotonic() - started
 
 
-def _speed(spark: Any, bootstrap: str, store: Store, records: int, rounds: int) -> list[Line]:
+def _speed(figures: Figures, spark: Any, bootstrap: str, store: Store, records: int, rounds: int) -> None:
     def connector() -> Any:
         return read_kafka(spark, bootstrap, subscribe="even")
 
-    sides: dict[str, Callable[[], Any]] = {
-        "Spark's Kafka connector, from Apache Kafka": connector,
-        "Firn, from S3": lambda: _firn(spark, store, "even"),
-        "Spark's Kafka connector, offset alone": lambda: connector().select("offset"),
-        "Firn, a schema of offset alone": lambda: _firn(spark, store, "even", "offset bigint"),
-        "Spark's Kafka connector, sum of the values' lengths": lambda: _lengths(connector()),
-        "Firn, sum of the values' lengths": lambda: _lengths(_firn(spark, store, "even", "value binary")),
+    def firn(schema: str | None = None) -> Any:
+        return _firn(spark, store, "even", schema)
+
+    reads: dict[tuple[str, str], Callable[[], Any]] = {
+        (KAFKA, "rows, all columns"): connector,
+        (FIRN, "rows, all columns"): firn,
+        (KAFKA, "rows, offset alone"): lambda: connector().select("offset"),
+        (FIRN, "rows, offset alone"): lambda: firn("offset bigint"),
+        (KAFKA, "rows, sum of the values' lengths"): lambda: _lengths(connector()),
+        (FIRN, "rows, sum of the values' lengths"): lambda: _lengths(firn("value binary")),
     }
-    rows = {"Kafka": connector().count(), "Firn": _firn(spark, store, "even", "offset bigint").count()}
-    assert rows["Kafka"] == rows["Firn"] >= records - PARTITIONS * BATCH_RECORDS, rows
-    seconds: dict[str, list[float]] = {what: [] for what in sides}
+    rows = {KAFKA: connector().count(), FIRN: firn("offset bigint").count()}
+    assert rows[KAFKA] == rows[FIRN] >= records - PARTITIONS * BATCH_RECORDS, rows
+    runs = {of: lambda make=make: _consume(make()) for of, make in reads.items()}
+    _by_turns(figures, runs, rows[FIRN], rounds)
+
+
+def _by_turns(
+    figures: Figures, runs: Mapping[tuple[str, str], Callable[[], float]], rows: int, rounds: int
+) -> None:
+    """Note by (side, what) the million rows a second of runs that return the seconds of so many rows."""
     for number in range(-WARM_UP_ROUNDS, rounds):
-        for what, make in list(sides.items())[:: 1 if number % 2 == 0 else -1]:
-            took = _consume(make())
-            print(f"round {number + 1}: {what}: {took:.2f} s", file=sys.stderr)
+        for (side, what), run in list(runs.items())[:: 1 if number % 2 == 0 else -1]:
+            took = run()
+            print(f"round {number + 1}: {side}: {what}: {took:.2f} s", file=sys.stderr)
             if number >= 0:
-                seconds[what].append(took)
-    medians = [statistics.median(found) for found in seconds.values()]
-    lines = [Line(what, rows["Firn"] / median / 1e6, "") for what, median in zip(sides, medians, strict=True)]
-    ratios = [theirs / ours for theirs, ours in zip(medians[::2], medians[1::2], strict=True)]
-    return [
-        *lines,
-        Line("rows per second, Firn to the connector", ratios[0], "×", ROWS_TARGET),
-        Line("offset alone, Firn to the connector", ratios[1], "×", OFFSET_TARGET),
-        Line("sum of lengths, Firn to the connector", ratios[2], "×"),
-    ]
+                figures.note(side, [Measured(what, ROWS, None, rows / took / 1e6)])
 
 
 def _lengths(frame: Any) -> Any:
     return frame.selectExpr("sum(length(value))")
 
 
-def _skew(spark: Any, bootstrap: str, store: Store, rounds: int) -> list[Line]:
-    """The longest task to the median one, where one partition holds half of the log."""
-
-    def firn() -> Any:
-        return _firn(spark, store, "skewed", maxPartitionBytes=SKEW_SPLIT)
-
-    ours, theirs = [], []
+def _skew(figures: Figures, spark: Any, bootstrap: str, store: Store, rounds: int) -> None:
+    """Note the longest task to the median one, where one partition holds half of the log."""
+    frames: dict[str, Callable[[], Any]] = {
+        FIRN: lambda: _firn(spark, store, "skewed", maxPartitionBytes=SKEW_SPLIT),
+        KAFKA: lambda: read_kafka(spark, bootstrap, subscribe="skewed"),
+    }
     for number in range(-WARM_UP_ROUNDS, rounds):
-        times = _task_seconds(spark, firn())
-        if number >= 0:
-            print(
-                f"round {number + 1}: {len(times)} tasks of {min(times):.2f} to {max(times):.2f} s",
-                file=sys.stderr,
-            )
-            ours.append(max(times) / statistics.median(times))
-            others = _task_seconds(spark, read_kafka(spark, bootstrap, subscribe="skewed"))
-            theirs.append(max(others) / statistics.median(others))
-    return [
-        Line("one hot partition: longest task to the median, connector", statistics.median(theirs), "×"),
-        Line(
-            f"one hot partition: longest task to the median, Firn ({len(times)} tasks)",
-            statistics.median(ours),
-            "×",
-            SKEW_TARGET,
-            is_most=True,
-        ),
-    ]
+        for side, frame in frames.items():
+            times = _task_seconds(spark, frame())
+            told = f"{len(times)} tasks of {min(times):.2f} to {max(times):.2f} s"
+            print(f"round {number + 1}: {side}: {told}", file=sys.stderr)
+            if number >= 0:
+                ratio = max(times) / statistics.median(times)
+                what = "one hot partition: longest task to the median"
+                figures.note(side, [Measured(what, "x", SKEW_TARGET, ratio)])
 
 
-def _tail(spark: Any, folder: Path, records: int, rounds: int) -> list[Line]:
-    """Measure reads of a node's active segment in one task, with Spark and without."""
+def _tail(figures: Figures, spark: Any, folder: Path, records: int, rounds: int) -> None:
+    """Note reads of a Firn node's active segment in one task, with Spark and without."""
     cold = folder_store(folder / "cold")
     node = Node(folder / "node", dict(cold.node_settings), cold.env).start()
     try:
@@ -259,27 +233,19 @@ def _tail(spark: Any, folder: Path, records: int, rounds: int) -> list[Line]:
         listed = folder / "cold" / "topics.json"
         wait_until("the bucket to know the topic", lambda: listed.exists() and b"tail" in listed.read_bytes())
         given = {"bootstrap.servers": node.bootstrap, "maxPartitionBytes": "8g"}
-        sides: dict[str, Callable[[], float]] = {
-            "Spark's Kafka connector, from a Firn node, one task": lambda: _consume(
+        rows = records // BATCH_RECORDS * BATCH_RECORDS
+        runs: dict[tuple[str, str], Callable[[], float]] = {
+            (FIRN, "unsealed rows of a Firn node, one task"): lambda: _consume(
+                _firn(spark, cold, "tail", **given)
+            ),
+            (FIRN, "unsealed rows of a Firn node, by the connector"): lambda: _consume(
                 read_kafka(spark, node.bootstrap, subscribe="tail")
             ),
-            "Firn, the tail, one task": lambda: _consume(_firn(spark, cold, "tail", **given)),
-            "Firn, the tail, without Spark, one thread's reading": lambda: _read_alone(
-                {**given, "url": cold.url, "subscribe": "tail"}, records // BATCH_RECORDS * BATCH_RECORDS
+            (FIRN, "unsealed rows of a Firn node, without Spark"): lambda: _read_alone(
+                {**given, "url": cold.url, "subscribe": "tail"}, rows
             ),
         }
-        seconds: dict[str, list[float]] = {what: [] for what in sides}
-        for number in range(-WARM_UP_ROUNDS, rounds):
-            for what, measure in list(sides.items())[:: 1 if number % 2 == 0 else -1]:
-                took = measure()
-                print(f"round {number + 1}: {what}: {took:.2f} s", file=sys.stderr)
-                if number >= 0:
-                    seconds[what].append(took)
-        rates = {what: records / statistics.median(found) / 1e6 for what, found in seconds.items()}
-        return [
-            Line(what, rate, "", TAIL_TARGET if what == "Firn, the tail, one task" else None)
-            for what, rate in rates.items()
-        ]
+        _by_turns(figures, runs, rows, rounds)
     finally:
         node.close()
 
