@@ -229,7 +229,7 @@ sim-plant: install ## Known defects put back one at a time, those of transaction
 bench: install ## Memory, start-up, CPU per request and per GB, beside Apache Kafka where its jars are (BENCH=--kafka)
 	@$(BIN)/python -m bench $(BENCH)
 
-bench-cold: install ## Cold reads beside raw GETs of one store, memory with 64 readers, round trips (BENCH="rate --rounds 5")
+bench-cold: install ## Cold reads beside raw GETs of one store, memory with 64 readers, round trips (BENCH="rate --kafka --rounds 5")
 	@$(BIN)/python -m bench.cold $(BENCH)
 
 bench-cleaning: install ## Compaction of 10 million records over a million keys: exact, memory, beside Apache Kafka's (BENCH=--kafka)
@@ -256,8 +256,8 @@ bench-latency: install ## An innocent client at 1,000 requests/s beside each nas
 bench-page: spark ## All benches beside Apache Kafka, one page with charts in docs/benchmarks (two hours; BENCH=--quick: a quarter of one; Java, and versitygw, from make fetch-tools)
 	@$(BIN)/python -m bench.page $(BENCH)
 
-bench-partitions: install ## 10,000 partitions: made, left alone, stopped, started, killed and started (two minutes)
-	@$(BIN)/python -m bench.partitions
+bench-partitions: install ## 10,000 partitions: made, written round robin, left alone, stopped, started, killed and started (two minutes; BENCH="--kafka --partitions 10 1000")
+	@$(BIN)/python -m bench.partitions $(BENCH)
 
 bench-replicas: install ## Three nodes with replicas of each other: speed, latency, idle, stalls when one dies, catching up (BENCH="latency stall --kafka --kills 5")
 	@$(BIN)/python -m bench.replicas $(BENCH)
@@ -278,8 +278,8 @@ bench-spark: spark ## Planning of 100,000 segments; rows per second beside Spark
 	@$(BIN)/python -m bench.planning
 	@$(BIN)/python -m bench.spark $(BENCH)
 
-bench-offload: install ## Offload beside raw PUTs of the same store, requests and manifests for each segment (two minutes)
-	@$(BIN)/python -m bench.offload
+bench-offload: install ## Offload beside raw PUTs of the same store, requests and manifests for each segment (two minutes; BENCH=--kafka)
+	@$(BIN)/python -m bench.offload $(BENCH)
 
 fetch-tools: ## Fetch versitygw, promtool, Apache Kafka's tools, Streams and Connect into .cache (needs Go, Java 17 and Maven)
 	@.ci/fetch-tools

@@ -1,120 +1,129 @@
-"""Many partitions: `python -m bench.partitions [--partitions 10000] [--step 1000]`
+"""Many partitions: `python -m bench.partitions [--kafka] [--partitions 10 1000 10000] [--step 1000]`
 
-Makes topics of `--step` partitions until there are so many, writes one batch into each partition of the last
-topic, stops the node, starts it again, leaves it alone, ends it with `kill -9`, and starts it once more.
+For each number of partitions: makes topics of `--step` partitions until there are so many, sends requests of
+one record round robin over all of them, stops the node, starts it again, leaves it alone, ends it with
+`kill -9`, and starts it once more.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from datetime import timedelta
-from functools import partial
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final, NamedTuple, Protocol
 
-from bench.figures import FIRN, Figures, add_json_option, write_asked
+from bench.figures import FIRN, KAFKA, Figures, add_json_option, write_asked
 from bench.measures import Measured
-from bench.peers import Cpu, rss_mb
-from tests.support.batches import batch
-from tests.support.processes import Node
-from tests.support.wire import RawConnection, schema
+from bench.peers import Cpu, KafkaPeer, kafka_is_here, rss_mb
+from bench.wide_topics import WideTopics
+from tests.support.processes import Node, wait_until
 
-IDLE_S = 20.0
+START_S: Final = 300.0
+SETTLE_S: Final = 3.0
+
+
+class _Side(Protocol):
+    """A node that can be stopped, killed, and started again."""
+
+    @property
+    def bootstrap(self) -> str: ...
+    @property
+    def pid(self) -> int: ...
+    def start(self, seconds: float) -> object: ...
+    def stop(self, seconds: float) -> None: ...
+    def kill(self) -> None: ...
+
+
+class Plan(NamedTuple):
+    """Amounts of what is measured with each number of partitions."""
+
+    requests: int
+    idle_s: float
+    kills: bool
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.partitions", description=__doc__)
-    parser.add_argument("--partitions", type=int, default=10_000)
-    parser.add_argument("--step", type=int, default=1_000, help="partitions of each topic")
+    parser.add_argument("--partitions", type=int, nargs="+", default=[10_000], metavar="N")
+    parser.add_argument("--step", type=int, default=1_000, help="partitions of each topic, at most")
+    parser.add_argument("--requests", type=int, default=100_000, help="that are counted (default: 100,000)")
+    parser.add_argument("--idle-s", type=float, default=20, help="time left alone (default: 20)")
+    parser.add_argument("--without-kill", action="store_true", help="end before `kill -9`")
+    parser.add_argument("--kafka", action="store_true", help="measure Apache Kafka beside it")
+    parser.add_argument(
+        "--kafka-most", type=int, default=10_000, help="partitions it is measured with (default: 10,000)"
+    )
     add_json_option(parser)
     arguments = parser.parse_args()
+    if arguments.kafka and not kafka_is_here():
+        parser.error("Apache Kafka's jars are not here: make fetch-tools")
     figures = Figures()
-    with tempfile.TemporaryDirectory(prefix="firn-partitions-") as name:
-        figures.tell(FIRN, measure(Path(name), arguments.partitions, arguments.step))
+    plan = Plan(arguments.requests, arguments.idle_s, not arguments.without_kill)
+    for count in arguments.partitions:
+        topics = WideTopics(count, min(count, arguments.step))
+        with tempfile.TemporaryDirectory(prefix="firn-partitions-") as name:
+            node = Node(Path(name) / "firn").start()
+            try:
+                figures.tell(FIRN, measure(node, topics, plan))
+            finally:
+                node.close()
+        if arguments.kafka and count <= arguments.kafka_most:
+            with tempfile.TemporaryDirectory(prefix="firn-partitions-") as name:
+                kafka = KafkaPeer(Path(name) / "kafka")
+                try:
+                    figures.tell(KAFKA, measure(kafka, topics, plan))
+                finally:
+                    kafka.stop()
     write_asked(arguments, figures)
     return 0
 
 
-def measure(folder: Path, partitions: int, step: int) -> list[Measured]:
-    """The figures, in the order in which they were taken."""
-    node = Node(folder)
-    try:
-        node.start()
-        found = _create(node, partitions, step)
-        found.append(
-            Measured(f"stop, clean, of {partitions} partitions", "s", None, _seconds(lambda: node.stop(300)))
-        )
-        found.append(Measured("start after it", "s", 6.0, _seconds(lambda: node.start(300))))
-        found += _idle(node)
-        node.kill()
-        found.append(Measured("start after kill -9", "s", None, _seconds(lambda: node.start(300))))
-        found.append(Measured("open files then", "", None, len(node.open_files())))
-        return found
-    finally:
-        node.close()
+def measure(node: _Side, topics: WideTopics, plan: Plan) -> Iterator[Measured]:
+    """Measure an empty node with so many partitions."""
 
+    def figure(what: str, unit: str, value: float, target: float | None = None) -> Measured:
+        return Measured(f"{what}, {topics.count:,} partitions", unit, target, value)
 
-def _create(node: Node, partitions: int, step: int) -> list[Measured]:
-    took = []
-    with RawConnection(node.bootstrap, 300) as connection:
-        for number in range(partitions // step):
-            took.append(_seconds(partial(create, connection, f"wide-{number}", step)))
-            print(f"topic {number + 1}, of {step} partitions: {took[-1]:.2f} s", file=sys.stderr)
-        seconds = _seconds(lambda: _write(connection, f"wide-{partitions // step - 1}", step))
-    return [
-        Measured(f"{step} partitions created in an empty node", "s", None, took[0]),
-        Measured(f"{step} created beside {partitions - step}", "s", 2.0, took[-1]),
-        Measured(f"one batch into each of {step}", "s", None, seconds),
-        Measured("resident memory with all of them, just made", "MB", None, rss_mb(node.pid)),
-        Measured("open files then", "", None, len(node.open_files())),
-    ]
+    def starts() -> None:
+        node.start(START_S)
+        wait_until("all partitions to be led", lambda: topics.are_led(node.bootstrap), START_S)
 
-
-def _idle(node: Node) -> list[Measured]:
-    time.sleep(5)
+    took = topics.create(node.bootstrap)
+    yield figure(f"first {topics.step:,} made", "s", took[0])
+    yield figure(f"last {topics.step:,} made", "s", took[-1], 2.0)
+    # Each partition gets its files with its first record, and a JVM needs 100,000 requests until its code is
+    # compiled.
+    topics.produce(node.bootstrap, max(100_000, topics.count), contextlib.nullcontext())
+    cpu = Cpu(node.pid)
+    topics.produce(node.bootstrap, plan.requests, cpu)
+    yield figure("requests of one record round robin", "1000/s", plan.requests / cpu.wall / 1e3)
+    yield figure("CPU of one of them", "µs", cpu.all / plan.requests * 1e6)
+    yield figure("open files then", "", _open_files(node))
+    yield figure("clean stop", "s", _seconds(lambda: node.stop(START_S)))
+    yield figure("start after a clean stop", "s", _seconds(starts), 6.0)
+    time.sleep(SETTLE_S)
     with Cpu(node.pid) as cpu:
-        time.sleep(IDLE_S)
-    return [
-        Measured(f"CPU of {IDLE_S:.0f} s idle, of a core", "%", 2.0, cpu.all / cpu.wall * 100),
-        Measured("resident memory, idle", "MB", 250, rss_mb(node.pid)),
-        Measured("open files, idle", "", None, len(node.open_files())),
-    ]
+        time.sleep(plan.idle_s)
+    yield figure("idle, of a core", "%", cpu.all / cpu.wall * 100, 2.0)
+    yield figure("resident memory, idle", "MB", rss_mb(node.pid), 250)
+    yield figure("open files, idle", "", _open_files(node))
+    if plan.kills:
+        node.kill()
+        yield figure("start after kill -9", "s", _seconds(starts))
+
+
+def _open_files(node: _Side) -> int:
+    return sum(1 for _ in Path(f"/proc/{node.pid}/fd").iterdir())
 
 
 def _seconds(work: Callable[[], object]) -> float:
     started = time.monotonic()
     work()
     return time.monotonic() - started
-
-
-def create(connection: RawConnection, topic: str, partitions: int) -> None:
-    """CreateTopics of one topic, returned from when it is there."""
-    module = schema(19, 7)
-    one = module.CreatableTopic(
-        name=topic, num_partitions=partitions, replication_factor=1, assignments=(), configs=()
-    )
-    request = module.CreateTopicsRequest(topics=(one,), timeout=timedelta(seconds=300), validate_only=False)
-    answer = connection.call(request).topics[0]
-    assert answer.error_code == 0, (answer.error_code, answer.error_message)
-
-
-def _write(connection: RawConnection, topic: str, partitions: int) -> None:
-    module = schema(0, 9)
-    for first in range(0, partitions, 100):
-        data = tuple(
-            module.PartitionProduceData(index=index, records=batch([bytes(100)]))
-            for index in range(first, min(first + 100, partitions))
-        )
-        request = module.ProduceRequest(
-            acks=1,
-            timeout=timedelta(seconds=60),
-            topic_data=(module.TopicProduceData(name=topic, partition_data=data),),
-        )
-        for part in connection.call(request).responses[0].partition_responses:
-            assert part.error_code == 0, part.error_code
 
 
 if __name__ == "__main__":

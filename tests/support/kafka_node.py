@@ -18,7 +18,8 @@ CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 
 
 class KafkaNode:
-    """Apache Kafka 4.3.1 on a fresh folder; its logs lie in `data`. `stop()` ends it cleanly."""
+    """Apache Kafka 4.3.1 on a fresh folder; its logs lie in `data`. `stop()` ends it cleanly, `kill()` is
+    `kill -9`."""
 
     def __init__(
         self,
@@ -58,18 +59,22 @@ class KafkaNode:
         subprocess.run(command, check=True, capture_output=True, env=self._env)
         self.start()
 
-    def start(self) -> None:
-        """Again, after `stop()`: on the same folder and port."""
+    def start(self, seconds: float = 60) -> None:
+        """Again, after `stop()` or `kill()`: on the same folder and port."""
         command = [str(RUNNER), "server", str(self._config)]
         started = time.monotonic()
         with self._config.with_name("server.log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, env=self._env)
         self.pid = self._process.pid
-        wait_until("Apache Kafka to listen", lambda: _listens(self._port), 60)
+        wait_until("Apache Kafka to listen", lambda: _listens(self._port), seconds)
         self.seconds_to_ready = time.monotonic() - started
 
-    def stop(self) -> None:
-        end(self._process, 30)
+    def stop(self, seconds: float = 30) -> None:
+        end(self._process, seconds)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
 
 
 def _listeners(addresses: Mapping[str, str], port: int) -> str:
