@@ -22,7 +22,7 @@ from bench.page.results import PartResult, Results, read_results
 from bench.page.rows import CURVES, SECTIONS
 from bench.page.text import page
 from bench.parts import parts_of
-from bench.peers import kafka_is_here
+from bench.tiered_kafka import tiered_kafka_is_here
 
 FOLDER = ROOT / "docs" / "benchmarks"
 _PATIENCE_S = 3600.0
@@ -38,8 +38,8 @@ def main() -> int:
     arguments = parser.parse_args()
     names = parts_of(parser, arguments.names, list(PARTS))
     with_kafka = not arguments.without_kafka
-    if with_kafka and not arguments.draw and not kafka_is_here():
-        parser.error("Apache Kafka's jars are not here: make fetch-tools, or --without-kafka")
+    if with_kafka and not arguments.draw and not tiered_kafka_is_here():
+        parser.error("Apache Kafka's jars are not all here: make fetch-tools, or --without-kafka")
     arguments.folder.mkdir(parents=True, exist_ok=True)
     file = arguments.folder / "figures.json"
     results = Results(arguments.quick, facts())

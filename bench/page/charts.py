@@ -43,6 +43,7 @@ def draw_bars(results: Results, section: Section, folder: Path, name: str) -> bo
                     axes.text(ends[1], -place, label, va="center", fontsize=8, color=colors["text"])
                 axes.set_title(what, loc="left", fontsize=9, color=colors["text"], pad=2)
                 axes.set_xlim(0, 1.6)
+                axes.set_ylim(-1.5, 0.5)  # as high where one side has no figure
                 axes.axis("off")
             path(folder / f"{name}-{theme}.svg")
     return True

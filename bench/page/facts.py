@@ -6,7 +6,7 @@ import os
 import platform
 import subprocess
 import time
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -23,6 +23,7 @@ def facts() -> dict[str, str]:
         "Python": platform.python_version(),
         "Apache Kafka": f"4.3.1, one JVM of 1 GiB a node ({_java()})",
         "librdkafka": version("confluent-kafka"),
+        "Spark": _spark(),
         "load when it began": f"{os.getloadavg()[0]:.1f}",
     }
 
@@ -37,6 +38,13 @@ def _said_by(*command: str) -> str:
 
 def _java() -> str:
     return _said_by("java", "--version")
+
+
+def _spark() -> str:
+    try:
+        return version("pyspark")
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def _processor() -> str:

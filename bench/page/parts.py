@@ -8,16 +8,19 @@ from typing import Final, NamedTuple
 
 class Part(NamedTuple):
     """One bench, `python -m` these words. `kafka`: what measures Apache Kafka beside Firn; a second run,
-    where it `is_apart`, does that alone."""
+    where it `is_apart`, does that alone. One that `needs_kafka` for both sides is left out without it."""
 
     words: Sequence[str]
     quick: Sequence[str]
     whole: Sequence[str]
     kafka: Sequence[str] = ("--kafka",)
     is_apart: bool = False
+    needs_kafka: bool = False
 
     def commands(self, *, is_quick: bool, with_kafka: bool) -> list[list[str]]:
         """Return the words of each run."""
+        if self.needs_kafka and not with_kafka:
+            return []
         plain = [*self.words, *(self.quick if is_quick else self.whole)]
         if not with_kafka or not self.kafka:
             return [plain]
@@ -48,8 +51,8 @@ PARTS: Final[dict[str, Part]] = {
         (),
         is_apart=True,
     ),
-    "cold": Part(("bench.cold", "rate"), ("--rounds", "1", "--megabytes", "1024"), ("--rounds", "5"), ()),
-    "offload": Part(("bench.offload",), ("--rounds", "1", "--megabytes", "300"), ("--rounds", "5"), ()),
+    "cold": Part(("bench.cold", "rate"), ("--rounds", "1", "--megabytes", "512"), ("--rounds", "5")),
+    "offload": Part(("bench.offload",), ("--rounds", "1", "--megabytes", "300"), ("--rounds", "5")),
     "compaction": Part(
         ("bench.cleaning", "--rate", "1000"),
         ("--records", "2000000", "--keys", "200000"),
@@ -62,7 +65,11 @@ PARTS: Final[dict[str, Part]] = {
     ),
     "failover": Part(("bench.replicas", "stall"), ("--kills", "1"), ("--kills", "5")),
     "controller": Part(("bench.cluster", "start", "idle", "failover"), ("--kills", "3"), ("--kills", "20")),
-    "partitions": Part(("bench.partitions",), ("--partitions", "1000"), ("--partitions", "10000"), ()),
+    "partitions": Part(
+        ("bench.partitions", "--partitions", "10", "1000"),
+        ("--requests", "20000", "--idle-s", "2", "--without-kill"),
+        ("10000", "100000", "--requests", "200000"),
+    ),
     "restart": Part(("bench.restart", "near"), ("--gigabytes", "1"), (), ()),
     "nothing": Part(("bench.steady", "nothing"), ("--hours", "2"), (), ()),
     "mixed": Part(("bench.steady", "mixed"), ("--minutes", "1"), (), ()),
@@ -70,5 +77,8 @@ PARTS: Final[dict[str, Part]] = {
         ("bench.transactions", "rate-1", "latency"),
         ("--rounds", "1", "--seconds", "5"),
         ("--rounds", "3"),
+    ),
+    "spark": Part(
+        ("bench.spark",), ("--rounds", "1", "--records", "300000"), ("--rounds", "5"), (), needs_kafka=True
     ),
 }

@@ -107,19 +107,23 @@ SECTIONS: Final[tuple[Section, ...]] = (
         ),
     ),
     Section(
-        "Cold reads, beside raw ranged GETs",
+        "Cold reads: Firn's from an object store on this machine, Kafka's from a folder (LocalTieredStorage)",
         "cold",
         (
+            Row("one client, rate", more_is_better=True),
             Row("one client, share of raw", more_is_better=True, goal=Goal(60, is_ratio=False)),
-            Row("eight, share of raw", more_is_better=True, goal=Goal(60, is_ratio=False)),
             Row("one client, CPU of the node", goal=Goal(0.8, is_ratio=False)),
+            Row("eight, rate", more_is_better=True),
+            Row("eight, share of raw", more_is_better=True, goal=Goal(60, is_ratio=False)),
+            Row("eight, CPU of the node"),
             Row("raw GETs, CPU"),
         ),
     ),
     Section(
-        "Offload, beside raw PUTs",
+        "Offload: Firn's to an object store on this machine, Kafka's to a folder (LocalTieredStorage)",
         "offload",
         (
+            Row("offload of", more_is_better=True),
             Row("offload, share of raw PUTs", more_is_better=True, goal=Goal(90, is_ratio=False)),
             Row("offload, CPU of the node", goal=Goal(0.9, is_ratio=False)),
         ),
@@ -154,12 +158,31 @@ SECTIONS: Final[tuple[Section, ...]] = (
     Section(
         "Many partitions on one node",
         "partitions",
-        (Row("CPU of"), Row("resident memory, idle"), Row("start after it"), Row("start after kill -9")),
+        (
+            Row("requests of one record round robin", more_is_better=True),
+            Row("CPU of one of them"),
+            Row("idle, of a core"),
+            Row("resident memory, idle"),
+            Row("start after a clean stop"),
+            Row("start after kill -9"),
+        ),
     ),
     Section(
         "Transactions",
         "transactions",
         (Row("EndTxn at 50/s, p99"), Row("EndTxn sent until the record is seen, p99")),
+    ),
+    Section(
+        "Spark: Firn's source over an object store, Spark's Kafka connector over Apache Kafka",
+        "spark",
+        (
+            Row("rows, all columns", more_is_better=True, goal=Goal(3.0)),
+            Row("rows, offset alone", more_is_better=True, goal=Goal(6.0)),
+            Row("rows, sum of the values' lengths", more_is_better=True),
+            Row("one hot partition", goal=Goal(1.5, is_ratio=False)),
+            Row("unsealed rows of a Firn node, one", more_is_better=True, goal=Goal(1.0, is_ratio=False)),
+            Row("unsealed rows of a Firn node, by the connector", more_is_better=True),
+        ),
     ),
 )
 

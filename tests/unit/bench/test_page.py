@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -69,10 +70,11 @@ def test_a_part_that_failed_is_told() -> None:
     assert "- cold: `bench.cold` ended with 2" in text.splitlines()
 
 
-def test_each_section_is_of_a_part_and_its_rows_differ() -> None:
+def test_each_section_is_of_a_part_and_no_row_takes_figures_of_another() -> None:
     for section in SECTIONS:
         assert section.part in PARTS
-        assert len({row.begins for row in section.rows}) == len(section.rows)
+        begins = [row.begins for row in section.rows]
+        assert not [(one, other) for one, other in permutations(begins, 2) if one.startswith(other)]
 
 
 def test_sides_of_two_runs_are_put_together(tmp_path: Path) -> None:
@@ -89,6 +91,21 @@ def test_a_bench_that_ends_with_an_error_is_a_part_that_failed(monkeypatch: pyte
     monkeypatch.setattr(sys, "executable", "false")
     found = measured(Part(("bench.none",), (), ("--rounds", "5"), ()), is_quick=False, with_kafka=True)
     assert found.failed == "`bench.none --rounds 5` ended with 1"
+
+
+def test_a_part_runs_what_its_size_and_its_sides_ask_for() -> None:
+    part = Part(("bench.x", "--sizes", "1"), ("--rounds", "1"), ("2", "--rounds", "5"))
+    assert part.commands(is_quick=True, with_kafka=True) == [
+        ["bench.x", "--sizes", "1", "--rounds", "1", "--kafka"]
+    ]
+    assert part.commands(is_quick=False, with_kafka=False) == [
+        ["bench.x", "--sizes", "1", "2", "--rounds", "5"]
+    ]
+    apart = Part(("bench.x",), (), (), is_apart=True)
+    assert apart.commands(is_quick=True, with_kafka=True) == [["bench.x"], ["bench.x", "--kafka"]]
+    needs = Part(("bench.x",), (), (), (), needs_kafka=True)
+    assert needs.commands(is_quick=True, with_kafka=False) == []
+    assert needs.commands(is_quick=True, with_kafka=True) == [["bench.x"]]
 
 
 def test_charts_are_drawn_for_light_and_dark_pages(tmp_path: Path) -> None:
