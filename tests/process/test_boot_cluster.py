@@ -22,6 +22,9 @@ from infra.boot.firn_boot.fetching import claimed, sign
 from infra.boot.firn_boot.steps import everything
 from service.base.properties import parse_properties
 from service.config.cluster import ClusterConfig
+from service.config.given import gather
+from service.config.processes import processes_of
+from service.config.settings import BrokerConfig
 from service.metadata.bootstrap import parse_initial_controllers
 from tests.support.model_machine import ModelMachine, Volume, package
 from tests.support.stores import CREDENTIALS, moto_server, s3_client
@@ -353,3 +356,67 @@ def test_a_put_is_signed_as_the_sdk_signs_it(monkeypatch: pytest.MonkeyPatch) ->
     }
     ours = sign(mine, ("s3", "eu-central-1"), "PUT", "/formed/1", now, given, b"said")
     assert ours["Authorization"] == request.headers["Authorization"]
+
+
+ONE: dict[str, Any] = {"id": 1, "port": 9092, "http_port": 9464, "role": "broker"}
+SEVERAL: dict[str, Any] = {**BROKER, "nodes": [{**ONE, "processes": 3}]}
+
+
+def test_several_processes_are_one_service_of_one_file(tmp_path: Path) -> None:
+    machine = machine_at(tmp_path)
+    boot(machine, Store(), **SEVERAL)
+    assert machine.active == {"firn@1.service": 1}
+    given = gather(tmp_path / "etc/firn/server-1.properties", (), {})
+    configs = [one.checked(BrokerConfig.from_properties) for one in processes_of(given, cores=1)]
+    assert [one.node_id for one in configs] == [1, 1001, 2001]
+    assert [str(one.advertised_listeners[0]) for one in configs] == [
+        f"PLAINTEXT://firn-1.firn.internal:{port}" for port in (9092, 9093, 9094)
+    ]
+    assert [one.http_listener for one in configs] == [f"0.0.0.0:{port}" for port in (9464, 9465, 9466)]
+    assert [str(one.log_dirs[0]) for one in configs] == [
+        "/var/lib/firn/node-1",
+        "/var/lib/firn/node-1/processes/1001",
+        "/var/lib/firn/node-1/processes/2001",
+    ]
+
+
+def test_a_process_that_does_not_serve_is_waited_for(tmp_path: Path) -> None:
+    machine = machine_at(tmp_path)
+    machine.deaf = {9094}
+    with pytest.raises(BootError, match="node 1 does not serve"):
+        boot(machine, Store(), **SEVERAL)
+
+
+def test_data_of_a_service_of_its_own_is_not_begun_anew_beside(tmp_path: Path) -> None:
+    machine = ModelMachine(tmp_path, {"/dev/sdf": Volume("ext4", "firn-data", names=["node-1", "node-1001"])})
+    with pytest.raises(BootError, match=r"node-1001 is of a service of its own: .*node-1/processes/1001"):
+        boot(machine, Store(), **SEVERAL)
+    assert not machine.active
+
+
+def test_data_of_a_service_of_several_is_not_begun_anew_beside(tmp_path: Path) -> None:
+    machine, store = machine_at(tmp_path), Store()
+    boot(machine, store, **SEVERAL)
+    (tmp_path / "var/lib/firn/node-1/processes/1001").mkdir(parents=True)
+    node = {**ONE, "id": 1001, "port": 9093, "http_port": 9465}
+    with pytest.raises(BootError, match=r"node-1/processes/1001 is of a service of several nodes"):
+        boot(machine, store, **{**BROKER, "nodes": [ONE, node]})
+    assert machine.active == {"firn@1.service": 1}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "problem"),
+    [
+        ([{"id": 901, "port": 9093, "http_port": 9464, "role": "controller", "processes": 2}], "of brokers"),
+        ([{**SEVERAL["nodes"][0], "processes": 65}], "1 to 64"),
+        ([SEVERAL["nodes"][0], {"id": 2001, "port": 9100, "http_port": 9500, "role": "broker"}], "same id"),
+        (
+            [SEVERAL["nodes"][0], {"id": 7, "port": 9094, "http_port": 9500, "role": "broker"}],
+            "same id or port",
+        ),
+    ],
+)
+def test_impossible_processes_are_refused(nodes: list[dict[str, Any]], problem: str) -> None:
+    host = "firn-c1.firn.internal" if nodes[0]["role"] == "controller" else "firn-1.firn.internal"
+    with pytest.raises(BootError, match=problem):
+        read(host=host, nodes=nodes)

@@ -18,6 +18,8 @@ class Node:
     """"broker" or "controller"; None where it is both, and alone"""
     internal_port: int | None = None
     """of a broker with `security`: for other nodes alone"""
+    processes: int = 1
+    """of a broker: nodes of one service, the ports and ids of each follow those of the one before it"""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ HOST = re.compile(
 )
 ID = "[A-Za-z0-9_][A-Za-z0-9_-]{20}[AQgw]"
 ROLES = ("broker", "controller")
+ID_STEP, PORT_STEP = 1000, 1
 ARN = r"arn:aws[a-z-]*:(secretsmanager|ssm):[a-z0-9-]+:\d{12}:(secret:|parameter/)[\w/+=.@-]+"
 OURS = (
     "node.id",
@@ -81,6 +84,9 @@ OURS = (
     "controller.quorum.bootstrap.servers",
     "controller.quorum.voters",
     "metadata.log.dir",
+    "firn.processes",
+    "firn.processes.id.step",
+    "firn.processes.port.step",
 )
 SECURED = (
     "listener.security.protocol.map",
@@ -118,8 +124,14 @@ def parse(text: str) -> Document:
     if not isinstance(top["nodes"], list) or not 1 <= len(top["nodes"]) <= 64:
         raise BootError("nodes: a list of 1 to 64")
     nodes = tuple(_node(one, f"nodes[{i}]") for i, one in enumerate(top["nodes"]))
-    ports = [port for node in nodes for port in (node.port, node.http_port, node.internal_port) if port]
-    if len({node.id for node in nodes}) < len(nodes) or len(set(ports)) < len(ports):
+    ids, ports = [], []
+    for node in nodes:
+        for p in range(node.processes):
+            ids.append(node.id + ID_STEP * p)
+            ports += [
+                port + PORT_STEP * p for port in (node.port, node.http_port, node.internal_port) if port
+            ]
+    if len(set(ids)) < len(ids) or len(set(ports)) < len(ports):
         raise BootError("nodes: two have the same id or port")
     cluster = _cluster(top["cluster"]) if "cluster" in top else None
     security = _security(top["security"]) if "security" in top else None
@@ -180,7 +192,7 @@ def _whole(value: object, where: str, low: int, high: int) -> int:
 
 
 def _node(raw: object, where: str) -> Node:
-    fields = _fields(raw, where, {"id", "port", "http_port"}, {"role", "internal_port"})
+    fields = _fields(raw, where, {"id", "port", "http_port"}, {"role", "internal_port", "processes"})
     role, internal = fields.get("role"), fields.get("internal_port")
     if role is not None and role not in ROLES:
         raise BootError(f"{where}.role: one of {', '.join(ROLES)}")
@@ -190,6 +202,7 @@ def _node(raw: object, where: str) -> Node:
         _whole(fields["http_port"], f"{where}.http_port", 1, 65535),
         None if role is None else str(role),
         None if internal is None else _whole(internal, f"{where}.internal_port", 1, 65535),
+        _whole(fields.get("processes", 1), f"{where}.processes", 1, 64),
     )
 
 
@@ -237,6 +250,8 @@ def _check_roles(
             raise BootError(f"nodes[{i}].role: with `cluster`, and with it alone")
         if node.role == "controller" and places.get(node.id) != f"{host}:{node.port}":
             raise BootError(f"nodes[{i}]: cluster.controllers does not name {node.id}@{host}:{node.port}")
+        if node.role != "broker" and node.processes > 1:
+            raise BootError(f"nodes[{i}].processes: of brokers of a cluster alone")
         if node.role == "broker" and node.id in places:
             raise BootError(f"nodes[{i}]: {node.id} is the id of a controller")
         if (node.internal_port is None) != (node.role != "broker" or security is None):

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from .document import Document, Package
+from .document import ID_STEP, PORT_STEP, Document, Package
 from .errors import BootError
 from .fetching import claimed, fetch, secret
 from .forming import Claim, step_form
@@ -45,6 +45,17 @@ def step_directories(machine: Machine, document: Document) -> None:
     # A node that began anew beside another's data would claim an archive that it knows nothing of.
     if found and not set(found) & set(wanted):
         raise BootError(f"/var/lib/firn has {', '.join(found)}, not {', '.join(wanted)}: another machine's")
+    for node in document.nodes:
+        for other in (node.id + ID_STEP * p for p in range(1, node.processes)):
+            if f"node-{other}" in found:
+                raise BootError(
+                    f"/var/lib/firn/node-{other} is of a service of its own: systemctl disable --now "
+                    f"firn@{other}, and move it to /var/lib/firn/node-{node.id}/processes/{other}"
+                )
+        for inner in machine.path("var/lib/firn").glob(f"node-*/processes/{node.id}"):
+            raise BootError(
+                f"{inner} is of a service of several nodes: move it to /var/lib/firn/node-{node.id}"
+            )
     _, number = machine.run("id", "-u", "firn")
     for node in document.nodes:
         folder = machine.path(f"var/lib/firn/node-{node.id}")
@@ -70,7 +81,7 @@ def step_start(machine: Machine, document: Document, stamps: dict[int, str]) -> 
             # started over and over again.
             machine.write(stamp, stamps[node.id])
         until = machine.now() + READY_WAIT_S
-        while not machine.answers(node.port):
+        while not all(machine.answers(node.port + PORT_STEP * p) for p in range(node.processes)):
             if machine.now() >= until:
                 raise BootError(
                     f"node {node.id} does not serve after {READY_WAIT_S} s: "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from .document import Document, Node
+from .document import ID_STEP, PORT_STEP, Document, Node
 from .machine import COMMAND_LIMIT_S
 from .secret_files import FILES, HOME
 from .volume import DEVICE_WAIT_S
@@ -24,6 +24,7 @@ def properties_of(document: Document, node: Node, data: str) -> str:
         **secured(document, node),
         "log.dirs": data,
         "firn.http.listener": f"0.0.0.0:{node.http_port}",
+        **several(node),
         **document.properties,
     }
     lines = [f"{key}={value}" for key, value in ((k, v.replace("\\", "\\\\")) for k, v in settings.items())]
@@ -41,6 +42,14 @@ def membership(document: Document, node: Node) -> dict[str, str]:
         "controller.listener.names": "CONTROLLER",
         "controller.quorum.bootstrap.servers": ",".join(document.cluster.places.values()),
     }
+
+
+def several(node: Node) -> dict[str, str]:
+    """Return the settings of a service of several nodes."""
+    if node.processes == 1:
+        return {}
+    settings = {"": node.processes, ".id.step": ID_STEP, ".port.step": PORT_STEP}
+    return {f"firn.processes{key}": str(value) for key, value in settings.items()}
 
 
 def secured(document: Document, node: Node) -> dict[str, str]:
@@ -81,8 +90,7 @@ FIRN_UNIT = """\
 Description=Firn node %i
 Wants=network-online.target
 After=network-online.target {data_unit}
-{requires}# A node that cannot start is tried again for ever, as its disk or its network may come back.
-StartLimitIntervalSec=0
+{requires}StartLimitIntervalSec=0
 
 [Service]
 Type=exec
@@ -91,9 +99,9 @@ Group=firn
 ExecStart=/opt/firn/current/bin/firn server /etc/firn/server-%i.properties
 EnvironmentFile=-/etc/firn/environment
 WorkingDirectory=/var/lib/firn
+ExecReload=/bin/kill -USR1 $MAINPID
 Restart=always
 RestartSec=2
-# SIGTERM to the node alone: it stops cleanly, and is killed only after this long.
 KillMode=mixed
 KillSignal=SIGTERM
 TimeoutStopSec={stop_timeout_s}
@@ -102,7 +110,6 @@ LimitCORE=0
 OOMScoreAdjust=-500
 LogNamespace=firn
 UMask=0027
-# For firn.remote.cache.dir=/var/cache/firn/node-<id>
 CacheDirectory=firn/node-%i
 
 CapabilityBoundingSet=
@@ -129,12 +136,16 @@ SystemCallArchitectures=native
 SystemCallErrorNumber=EPERM
 SystemCallFilter=@system-service
 SystemCallFilter=~@privileged @resources
-# of the child process for background work, which lowers its priority
 SystemCallFilter=setpriority
 
 [Install]
 WantedBy=multi-user.target
 """
+"""A node that cannot start is tried again for ever, as its disk or its network may come back
+(`StartLimitIntervalSec`). A reload restarts the nodes of a service of several, one by one. SIGTERM is for the
+main process alone: it stops cleanly, and is killed only after `TimeoutStopSec` (`KillMode`).
+`CacheDirectory` is for firn.remote.cache.dir=/var/cache/firn/node-<id>; setpriority is of the child
+process for background work, which lowers its priority."""
 
 DATA_UNIT = """\
 # Written by firn_boot; changes here are lost.

@@ -57,7 +57,7 @@ variable "brokers" {
 }
 
 variable "processes" {
-  description = "Nodes on each broker's machine, one for each core."
+  description = "Nodes on each broker's machine, one for each core, of one service (firn.processes). More may be added at any time; before there are fewer, take from the brokers that go what they hold."
   type        = number
   default     = 1
 }

@@ -77,8 +77,13 @@ locals {
   documents = {
     for m, machine in local.machines : m => merge(
       {
-        host           = machine.host
-        nodes          = [for node in machine.nodes : merge(node, { for key in ["role"] : key => machine.role if local.in_cluster })]
+        host = machine.host
+        # One service for all nodes of the machine: firn_boot makes the others of the first.
+        nodes = [merge(
+          machine.nodes[0],
+          { for key in ["role"] : key => machine.role if local.in_cluster },
+          { for key in ["processes"] : key => length(machine.nodes) if length(machine.nodes) > 1 },
+        )]
         package        = merge(var.package, { region = var.region })
         data           = { device = local.data_device }
         stop_timeout_s = var.stop_timeout_s
@@ -101,21 +106,23 @@ locals {
   program = "${path.module}/../../../boot/firn_boot"
 
   # There are 16 KiB for everything. So what people read of the program stays here: what a file, a value and a function say of
-  # themselves (a 0 stands where that was all), lines of remarks, types of arguments and results, three of four spaces in front. A
-  # test compares what is left with the program.
+  # themselves (a 0 stands where that was all), lines of remarks, types of arguments and results, three of four spaces in front,
+  # ends of lines within brackets. A test compares what is left with the program.
   packed = {
-    for name in fileset(local.program, "*.py") : name => replace(replace(replace(replace(replace(replace(replace(replace(
+    for name in fileset(local.program, "*.py") : name => replace(replace(replace(replace(replace(replace(replace(replace(replace(replace(
       file("${local.program}/${name}"),
       "/^(?s:\"\"\".*?\"\"\"\\n+)/", ""),
       "/(?ms)^\"\"\"[A-Z(`\"].*?\"\"\"\\n/", ""),
-      "/(?ms)^( +)\"\"\"[A-Z(`\"].*?\"\"\"\\n/", "$${1}0\n"),
+      "/(?m)^ +\"\"\"[A-Za-z(`\"](?:\"{0,2}[^\"])*\"\"\"\\n( +)/", "$1"),
+      "/(?ms)^( +)\"\"\"[A-Za-z(`\"].*?\"\"\"\\n/", "$${1}0\n"),
       "/(?m)^ +# .*\\n/", ""),
       "/(?m)\\) -> [^:\\n\"]+:\\n/", "):\n"),
-      "/(\\w+): (?:Machine|Document|Node|Cluster|Path|Package|Claim|Get|str|int|bool|object|bytes)(?: \\| None)?([,)])/", "$1$2"),
+      "/(\\w+): (?:Machine|Document|Node|Cluster|Path|Package|Claim|Get|str|int|bool|object|bytes|(?:dict|set|tuple|list)\\[[\\w, .]*\\])(?: \\| None)?([,)])/", "$1$2"),
+      "/([(\\[{,])\\n */", "$1"),
     "    ", " "), "\n\n\n", "\n")
   }
 
-  # cloud-init writes the program, its document and a unit that tries until it is done, and calls it.
+  # cloud-init writes the program, its document and a unit that tries until it is done, and calls it. Files have the mode 0644.
   first_start = {
     for m, document in local.documents : m => {
       hostname          = split(".", document.host)[0]
@@ -127,20 +134,17 @@ locals {
       preserve_hostname = false
       write_files = concat(
         [for name in sort(keys(local.packed)) : {
-          path        = "/usr/local/lib/firn/firn_boot/${name}"
-          permissions = "0644"
-          content     = local.packed[name]
+          path    = "/usr/local/lib/firn/firn_boot/${name}"
+          content = local.packed[name]
         }],
         [
           {
-            path        = "/etc/firn/machine.json"
-            permissions = "0644"
-            content     = jsonencode(document)
+            path    = "/etc/firn/machine.json"
+            content = jsonencode(document)
           },
           {
-            path        = "/etc/systemd/system/firn-boot.service"
-            permissions = "0644"
-            content     = file("${path.module}/firn-boot.service")
+            path    = "/etc/systemd/system/firn-boot.service"
+            content = file("${path.module}/firn-boot.service")
           },
         ],
       )

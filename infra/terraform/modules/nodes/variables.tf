@@ -278,7 +278,7 @@ variable "properties" {
     error_message = "Keys have letters, digits, dots, dashes and underscores."
   }
   validation {
-    condition     = length(setintersection(keys(var.properties), ["node.id", "listeners", "advertised.listeners", "log.dirs", "log.dir", "firn.http.listener", "process.roles", "controller.listener.names", "controller.quorum.bootstrap.servers", "controller.quorum.voters", "metadata.log.dir"])) == 0
+    condition     = length(setintersection(keys(var.properties), ["node.id", "listeners", "advertised.listeners", "log.dirs", "log.dir", "firn.http.listener", "process.roles", "controller.listener.names", "controller.quorum.bootstrap.servers", "controller.quorum.voters", "metadata.log.dir", "firn.processes", "firn.processes.id.step", "firn.processes.port.step"])) == 0
     error_message = "node.id, listeners, log.dirs, firn.http.listener and who votes are made of what else is said here."
   }
   validation {

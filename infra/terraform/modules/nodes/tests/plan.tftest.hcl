@@ -113,7 +113,7 @@ run "user_data" {
       for file in yamldecode(nonsensitive(output.user_data)["3"]).write_files : file.content if file.path == "/etc/firn/machine.json"
       ][0]) == {
       host           = "firn-3.firn.internal"
-      nodes          = [{ id = 3, port = 9092, http_port = 9464, role = "broker" }, { id = 1003, port = 9093, http_port = 9465, role = "broker" }]
+      nodes          = [{ id = 3, port = 9092, http_port = 9464, role = "broker", processes = 2 }]
       package        = { url = var.package.url, sha256 = var.package.sha256, region = "eu-central-1" }
       data           = { device = "/dev/sdf" }
       stop_timeout_s = 180
@@ -194,8 +194,7 @@ run "secured_machines" {
     condition = jsondecode([
       for file in yamldecode(nonsensitive(output.user_data)["3"]).write_files : file.content if file.path == "/etc/firn/machine.json"
       ][0]).nodes == [
-      { id = 3, port = 9092, http_port = 9464, internal_port = 9192, role = "broker" },
-      { id = 1003, port = 9093, http_port = 9465, internal_port = 9193, role = "broker" },
+      { id = 3, port = 9092, http_port = 9464, internal_port = 9192, role = "broker", processes = 2 },
     ]
     error_message = "Brokers have a listener for nodes, too."
   }
