@@ -8,7 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import confluent_kafka
@@ -22,22 +22,34 @@ PARTITIONS = 4
 
 
 class Machine:
-    """`firn server --processes 2` on one file, and what it prints."""
+    """`firn server --processes 2` on one file, and what it prints. Without `quorum` it has the controller."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, node_id: int = 1, host: str = "127.0.0.1", quorum: str | None = None
+    ) -> None:
         self.folder, self.out, self.log = folder, folder / "out", folder / "log"
         (first, second, controller), _ = agree_on_ports(0, 3, 0)
         first, second = sorted((first, second))
-        self.addresses = [f"127.0.0.1:{first}", f"127.0.0.1:{second}"]
+        self.node_ids = (node_id, node_id + 1000)
+        self.addresses = [f"{host}:{first}", f"{host}:{second}"]
+        self.quorum = quorum or f"{host}:{controller}"
         settings = {
             "firn.processes.port.step": str(second - first),
-            "listeners": f"PLAINTEXT://{self.addresses[0]},CONTROLLER://127.0.0.1:{controller}",
+            "node.id": str(node_id),
+            "listeners": f"PLAINTEXT://{self.addresses[0]}",
             "controller.listener.names": "CONTROLLER",
             "log.dirs": str(folder / "data"),
             "firn.disk.watermarks.enable": "false",
         }
+        if quorum is None:
+            settings["listeners"] += f",CONTROLLER://{self.quorum}"
+        else:
+            settings |= {"process.roles": "broker", "controller.quorum.bootstrap.servers": quorum}
         self.file = folder / "server.properties"
         self.file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        self.start()
+
+    def start(self) -> None:
         with self.out.open("wb") as out, self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [str(FIRN), "server", str(self.file), "--processes", "2"],
@@ -71,10 +83,14 @@ class Machine:
 
 
 @contextmanager
-def machine(folder: Path) -> Iterator[Machine]:
-    running = Machine(folder)
+def machine(
+    folder: Path, node_id: int = 1, host: str = "127.0.0.1", quorum: str | None = None
+) -> Iterator[Machine]:
+    folder.mkdir(exist_ok=True)
+    running = Machine(folder, node_id, host, quorum)
     try:
-        running.wait_for(f"ready: nodes 1, 1001 on {','.join(running.addresses)}")
+        ids = ", ".join(map(str, running.node_ids))
+        running.wait_for(f"ready: nodes {ids} on {','.join(running.addresses)}")
         yield running
     finally:
         end(running.process, 20)
@@ -140,6 +156,27 @@ def values_of(bootstrap: str, count: int) -> set[bytes]:
 
 
 @pytest.mark.thorough
+def test_no_two_replicas_are_on_one_machine(tmp_path: Path) -> None:
+    """As clients see it: each broker by the host that it advertises."""
+    with (
+        machine(tmp_path / "a") as first,
+        machine(tmp_path / "b", 2, "127.0.0.2", first.quorum),
+    ):
+        admin = AdminClient({"bootstrap.servers": first.bootstrap})
+        wait_until("four brokers", lambda: len(admin.list_topics(timeout=10).brokers) == 4)
+        topics = [NewTopic("t", 12, 2), NewTopic("wide", 4, 3)]
+        for created in admin.create_topics(topics).values():
+            created.result(20)
+        found = admin.list_topics(timeout=10)
+        hosts = {one.id: one.host for one in found.brokers.values()}
+        assert hosts == {1: "127.0.0.1", 1001: "127.0.0.1", 2: "127.0.0.2", 1002: "127.0.0.2"}
+        for topic, replicas in (("t", 2), ("wide", 3)):
+            for partition in found.topics[topic].partitions.values():
+                assert len(set(partition.replicas)) == replicas
+                assert {hosts[one] for one in partition.replicas} == {"127.0.0.1", "127.0.0.2"}
+
+
+@pytest.mark.thorough
 def test_two_processes_of_one_file(tmp_path: Path) -> None:
     with machine(tmp_path) as running:
         create(running.bootstrap)
@@ -172,6 +209,55 @@ def test_two_processes_of_one_file(tmp_path: Path) -> None:
         assert [line.partition(":")[0] for line in ended[-2:]] == ["node 1001", "node 1"]
 
 
+def logs_of(directory: Path) -> dict[str, tuple[int, int]]:
+    """Size and inode of each file of records: another one would have been fetched again."""
+    found = directory.glob("t-*/*.log")
+    return {f"{one.parent.name}/{one.name}": (one.stat().st_size, one.stat().st_ino) for one in found}
+
+
+@pytest.mark.thorough
+def test_a_process_becomes_a_service_of_its_own_and_one_again(tmp_path: Path) -> None:
+    """By moving its directory."""
+    values = {b"%d" % number for number in range(100)}
+    with machine(tmp_path) as running:
+        create(running.bootstrap)
+        producer = confluent_kafka.Producer({"bootstrap.servers": running.bootstrap, "acks": "all"})
+        for value in values:
+            producer.produce("t", value)
+        assert producer.flush(30) == 0
+    inner, outer = running.directories[1], tmp_path / "node-1001"
+    logs = logs_of(inner)
+    inner.rename(outer)
+    own = {
+        "node.id": "1001",
+        "process.roles": "broker",
+        "listeners": f"PLAINTEXT://{running.addresses[1]}",
+        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.bootstrap.servers": running.quorum,
+        "log.dirs": str(outer),
+        "firn.disk.watermarks.enable": "false",
+    }
+    second = [word for key, value in own.items() for word in ("--set", f"{key}={value}")]
+    with ExitStack() as stack:
+        for words in ([str(running.file)], second):
+            command = [str(FIRN), "server", *words]
+            service = stack.enter_context(subprocess.Popen(command, stdin=subprocess.DEVNULL))
+            stack.callback(end, service, 20)
+        wait_until("all replicas in sync", lambda: isr_sizes(running.bootstrap) == [2] * PARTITIONS)
+        assert values_of(running.bootstrap, len(values)) == values
+    assert not inner.exists()
+    assert logs_of(outer) == logs
+    outer.rename(inner)
+    try:
+        running.start()
+        running.wait_for(f"ready: nodes 1, 1001 on {running.bootstrap}")
+        wait_until("all replicas in sync", lambda: isr_sizes(running.bootstrap) == [2] * PARTITIONS)
+        assert values_of(running.bootstrap, len(values)) == values
+    finally:
+        end(running.process, 20)
+    assert logs_of(inner) == logs
+
+
 def test_no_process_outlives_the_first_even_when_it_is_killed(tmp_path: Path) -> None:
     with machine(tmp_path) as running:
         pids = [running.pid_of(number) for number in (1, 2)]
@@ -197,7 +283,7 @@ def test_a_mistake_in_the_changed_file_stops_no_process(tmp_path: Path) -> None:
         for wrong, why in (
             (
                 "num.partitions=many",
-                f"{running.file}:6: num.partitions: invalid value 'many': Not a number of type INT",
+                f"{running.file}:7: num.partitions: invalid value 'many': Not a number of type INT",
             ),
             ("node.id=2", "node.id: the nodes would be [2, 1002]"),
         ):
