@@ -16,7 +16,7 @@ ANYWHERE := -n $(if $(filter 0,$(JOBS)),0,$(shell expr $(JOBS) + 2)) --dist load
 OFTEN := -m "not soak and not thorough"
 
 .DEFAULT_GOAL := help
-.PHONY: help install kernel map docs docs-serve sbom demo demo-restore test compile-tests test-unit test-node test-process test-clients test-three test-million test-cluster test-browser health-matrix test-mixed console-shots docs-commands judges matrix test-localstack test-package image-try deploy-check local-cloud test-infra test-infra-often test-thorough mutants spark test-spark test-spark-often wheel package lint format soak soak-replicas fuzz sim sim-secured sim-transactions sim-cuts sim-rewrites sim-sweep sim-restore sim-plant bench bench-cleaning bench-cluster bench-cold bench-crowd bench-groups bench-latency bench-offload bench-page bench-partitions bench-readiness bench-refusals bench-replicas bench-restart bench-restore bench-sessions bench-spark bench-transactions fetch-tools fetch-infra clean
+.PHONY: help install kernel map docs docs-serve sbom demo demo-restore test compile-tests test-unit test-node test-process test-clients test-three test-million test-cluster test-browser health-matrix test-mixed console-shots docs-commands judges matrix test-localstack test-package image-try deploy-check local-cloud test-infra test-infra-often test-thorough mutants spark test-spark test-spark-often wheel package lint format soak soak-replicas fuzz sim sim-secured sim-transactions sim-cuts sim-rewrites sim-sweep sim-restore sim-plant bench bench-cleaning bench-cluster bench-cold bench-crowd bench-groups bench-latency bench-offload bench-page bench-partitions bench-readiness bench-refusals bench-replicas bench-restart bench-restore bench-scale bench-sessions bench-spark bench-transactions fetch-tools fetch-infra clean
 
 help: ## List every recipe
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -237,6 +237,9 @@ bench-cleaning: install ## Compaction of 10 million records over a million keys:
 
 bench-crowd: install ## 1, 10 and 100 clients that ask for as much as they may: turns of the loop, an innocent's waits, memory (BENCH="--only waits --check")
 	@$(BIN)/python -m bench.crowd $(BENCH)
+
+bench-scale: install ## One node and two on this machine, clients aside: rates, CPU, what 8 and 16 cores would do (five minutes; BENCH="small --rounds 5")
+	@$(BIN)/python -m bench.scale $(BENCH)
 
 bench-sessions: install ## CPU and memory of a consumer of 5,000 partitions, and of 5,000 idle connections (three minutes)
 	@$(BIN)/python -m bench.sessions $(BENCH)
