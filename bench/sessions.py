@@ -1,9 +1,9 @@
-"""Cost of many partitions and of many idle connections for a node: `python -m bench.sessions`.
+"""Cost of many partitions and of many idle connections for a node: `python -m bench.sessions [PART …]`.
 
-- A consumer of 5,000 partitions in one fetch session, with 20 records a second spread over them.
-- One of 3,000 partitions without a session: its fetches name them all, and begin with another one each
+- idle: 5,000 connections that each wait in a long poll for records that do not come.
+- session: a consumer of 5,000 partitions in one fetch session, with 20 records a second spread over them.
+- full: one of 3,000 partitions without a session: its fetches name them all, and begin with another one each
   time, as librdkafka's do.
-- 5,000 connections that each wait in a long poll for records that do not come.
 
 It uses raw sockets and hand-made frames (Fetch 11), so that mainly the node is measured. It prints CPU in per
 cent of a core, and resident memory in MB.
@@ -28,6 +28,7 @@ from pathlib import Path
 
 from bench.figures import FIRN, KAFKA, Figures, add_json_option, write_asked
 from bench.measures import Measured
+from bench.parts import parts_of
 from bench.peers import Cpu, Peer, firn, kafka, kafka_is_here, rss_mb
 from tests.support.batches import batch
 from tests.support.clients import Admin
@@ -47,6 +48,7 @@ _FOUND = struct.Struct(">ihqqqiii")
 _BATCH = struct.Struct(">qi")
 _LAST = struct.Struct(">i")
 PARTITIONS_OF_A_TOPIC = 500
+PARTS = ("idle", "session", "full")
 
 
 Asked = Mapping[tuple[str, int], int]
@@ -252,6 +254,7 @@ def _node(folder: Path, is_kafka: bool, **settings: str) -> contextlib.AbstractC
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.sessions", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all")
     parser.add_argument("--partitions", type=int, default=5000)
     parser.add_argument("--without-session", type=int, default=3000, help="partitions of the other consumer")
     parser.add_argument("--rate", type=int, default=20, help="records a second (default: 20)")
@@ -265,16 +268,20 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.kafka and not kafka_is_here():
         parser.error("Apache Kafka's jars are not here: make fetch-tools")
+    names = parts_of(parser, arguments.names, PARTS)
     figures, side = Figures(), KAFKA if arguments.kafka else FIRN
     with tempfile.TemporaryDirectory(prefix="firn-bench-") as name:
-        with _node(Path(name) / "idle", arguments.kafka) as peer:
-            figures.tell(side, idle_polls(peer, arguments.connections, arguments.wait_ms, arguments.seconds))
-        # Descriptors that are not kept for connections carry partitions.
-        for partitions, wants_session in ((arguments.partitions, True), (arguments.without_session, False)):
-            folder = Path(name) / ("many" if wants_session else "full")
-            with _node(folder, arguments.kafka, **{"max.connections": "500"}) as peer:
+        if "idle" in names:
+            with _node(Path(name) / "idle", arguments.kafka) as peer:
+                found = idle_polls(peer, arguments.connections, arguments.wait_ms, arguments.seconds)
+                figures.tell(side, found)
+        for part, partitions in (("session", arguments.partitions), ("full", arguments.without_session)):
+            if part not in names:
+                continue
+            # Descriptors that are not kept for connections carry partitions.
+            with _node(Path(name) / part, arguments.kafka, **{"max.connections": "500"}) as peer:
                 found = many_partitions(
-                    peer, partitions, arguments.rate, arguments.seconds, 500, wants_session=wants_session
+                    peer, partitions, arguments.rate, arguments.seconds, 500, wants_session=part == "session"
                 )
                 figures.tell(side, found)
     write_asked(arguments, figures)
