@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Final, NamedTuple, cast
 
 from service.base.steps import Steps
@@ -23,7 +24,7 @@ from service.partition.fetch_sessions import (
     SessionPartition,
     can_be_remembered,
 )
-from service.partition.implicit_sessions import ImplicitPartition, ImplicitSession
+from service.partition.implicit_sessions import ImplicitPartition, ImplicitSession, RowOrder
 from service.serving.fetch_answers import down_converted
 from service.serving.fetch_operation import FIRST_VERSION_WITH_STORAGE_ERRORS, FetchOperation
 from service.serving.fetch_read import (
@@ -45,8 +46,20 @@ LIKE_ONE_READ: Final = 40
 """Clean partitions that take as long as one that is read."""
 _NEW_AT_A_TIME: Final = 50
 
-OrderedRows = list[tuple[TopicKey, list[ImplicitPartition]]]
-"""topics and partitions in the order of a request"""
+_MOST_SPANS: Final = 16
+"""Spans that are looked for in `AT_A_TIME` rows: with more, looking rows up one by one takes less time."""
+_FEW: Final = 64
+"""Partitions that are sorted by their places sooner than all of a topic are gone through."""
+
+
+class NamedTopic(NamedTuple):
+    """A topic's partitions in the order of a request, and where they are in the order of their session:
+    `spans` has all of them, or there is no `order`."""
+
+    topic: TopicKey
+    partitions: list[ImplicitPartition]
+    order: RowOrder | None
+    spans: list[tuple[int, int]]
 
 
 class RecalledFetch(NamedTuple):
@@ -54,7 +67,7 @@ class RecalledFetch(NamedTuple):
 
     fetch: FetchRequestView
     session: ImplicitSession
-    topics: OrderedRows
+    topics: list[NamedTopic]
     total: int
 
 
@@ -76,38 +89,110 @@ def _recalled(broker: Broker, context: RequestContext, rows: FetchRows) -> Steps
     if context.has_left or not rows.is_without_session:
         raise UnusualRows
     sessions, version = broker.implicit_sessions, rows.version
-    each = struct.Struct(f"{row_bytes(version)}s")
+    size = row_bytes(version)
     now_ms = broker.clock.monotonic_ms()
-    session = sessions.use(context.connection_id, version, rows.bytes_left // each.size, now_ms)
+    session = sessions.use(context.connection_id, version, rows.bytes_left // size, now_ms)
     if session is None:
         raise UnusualRows
-    topics: OrderedRows = []
-    named: set[ImplicitPartition] = set()
-    count = 0
+    topics: list[NamedTopic] = []
     for _ in range(rows.topics):
         topic, data = rows.next_topic()
         if not can_be_remembered([(topic, None)]):
             raise UnusualRows
-        of_topic: list[ImplicitPartition] = []
-        for at in range(0, len(data), AT_A_TIME * each.size):
+        found = NamedTopic(topic, [], session.orders.get(topic), [])
+        is_whole = True
+        for at in range(0, len(data), AT_A_TIME * size):
             yield
-            piece = data[at : at + AT_A_TIME * each.size]
-            known = session.rows.get(topic, {}).get
-            found = [known(row) for (row,) in each.iter_unpack(piece)]
-            if None in found:
-                yield from _name(broker, session, topic, piece, found)
-            of_topic += cast("list[ImplicitPartition]", found)
-        count += len(of_topic)
-        named.update(of_topic)
-        topics.append((topic, of_topic))
+            piece = bytes(data[at : at + AT_A_TIME * size])
+            position = yield from _find_spans(broker, session, found, piece, size)
+            if position < len(piece):
+                is_whole = False
+                found.partitions.extend(
+                    (yield from _find_rows(broker, session, topic, piece[position:], size))
+                )
+        topics.append(found if is_whole else found._replace(order=None))
     fetch = rows.end()
-    if len(named) != count:
-        raise UnusualRows  # a partition is named twice
-    if len(session.partitions) > count:
+    count = sum([len(one.partitions) for one in topics])
+    named: set[ImplicitPartition] = set()
+    has_others = len(session.partitions) > count
+    if has_others or any(one.order is None for one in topics):
+        named = yield from _named(topics)
+        is_one_twice = len(named) < count
+    else:
+        is_one_twice = _overlap(topics)
+    if is_one_twice:
+        raise UnusualRows
+    if has_others:
         yield from _exclude_others(broker, session, named)
     if session.is_closed:
         raise UnusualRows  # the connection has ended meanwhile
+    _settle(session, topics)
     return RecalledFetch(fetch, session, topics, count)
+
+
+def _find_spans(
+    broker: Broker, session: ImplicitSession, found: NamedTopic, piece: bytes, size: int
+) -> Steps[int]:
+    """Add the partitions of the first rows to `found`, as spans of the session's order. Returns the position
+    of the first row that was not looked for, or is not in that order."""
+    order, topic, count = found.order, found.topic, len(piece) // size
+    if order is None:
+        return 0
+    known, at = session.rows.get(topic, {}).get, 0
+    for _ in range(_MOST_SPANS):
+        if at == count:
+            break
+        row = piece[at * size : (at + 1) * size]
+        one = known(row)
+        if one is None:
+            named: list[ImplicitPartition | None] = [None]
+            yield from _name(broker, session, topic, memoryview(row), named)
+            (one,) = named
+        if one is None or session.orders.get(topic) is not order or not order.has(one):
+            break
+        found.spans.append((one.place, one.place + order.common(one.place, piece, at)))
+        start, stop = found.spans[-1]
+        found.partitions.extend(order.partitions[start:stop])
+        at += stop - start
+    return at * size
+
+
+def _find_rows(
+    broker: Broker, session: ImplicitSession, topic: TopicKey, piece: bytes, size: int
+) -> Steps[list[ImplicitPartition]]:
+    """Return the partitions of rows, which are looked up one by one."""
+    known = session.rows.get(topic, {}).get
+    found = [known(row) for (row,) in struct.iter_unpack(f"{size}s", piece)]
+    if None in found:
+        yield from _name(broker, session, topic, memoryview(piece), found)
+    return cast("list[ImplicitPartition]", found)
+
+
+def _named(topics: Sequence[NamedTopic]) -> Steps[set[ImplicitPartition]]:
+    named: set[ImplicitPartition] = set()
+    for one in topics:
+        for at in range(0, len(one.partitions), AT_A_TIME):
+            yield
+            named.update(one.partitions[at : at + AT_A_TIME])
+    return named
+
+
+def _overlap(topics: Sequence[NamedTopic]) -> bool:
+    """Return whether two spans have a partition in common."""
+    spans: dict[TopicKey, list[tuple[int, int]]] = {}
+    for one in topics:
+        spans.setdefault(one.topic, []).extend(one.spans)
+    return any(before[1] > after[0] for found in spans.values() for before, after in pairwise(sorted(found)))
+
+
+def _settle(session: ImplicitSession, topics: Sequence[NamedTopic]) -> None:
+    """Keep the order of topics that have none."""
+    new: dict[TopicKey, list[ImplicitPartition]] = {}
+    for one in topics:
+        if one.topic not in session.orders:
+            new.setdefault(one.topic, []).extend(one.partitions)
+    for topic, named in new.items():
+        session.settle(topic, named)
 
 
 def _name(
@@ -185,7 +270,7 @@ class ImplicitFetch(FetchOperation):
         session.looked_under = None
         if authorizer is not None:
             session.looked_under = self._context.session.principal, authorizer.version
-        for _, partitions in self._topics:
+        for _, partitions, *_ in self._topics:
             for at in range(0, len(partitions), AT_A_TIME):
                 yield
                 session.dirty.update(dict.fromkeys(partitions[at : at + AT_A_TIME]))
@@ -201,7 +286,7 @@ class ImplicitFetch(FetchOperation):
         return (self._session,)
 
     def _freeable(self) -> Iterable[list[Any]]:
-        return [partitions for _, partitions in self._topics]
+        return [one.partitions for one in self._topics]
 
     def _drop_results(self) -> None:
         self._reads = []
@@ -212,7 +297,15 @@ class ImplicitFetch(FetchOperation):
             yield from self._mark_all()
         found = self._new_pass(started)
         reads: list[PartitionRead] = []
-        for _, partitions in self._topics:
+        for of in self._topics:
+            order, partitions = of.order, of.partitions
+            is_few = len(session.dirty) <= _FEW and not session.is_closed
+            if order is not None and session.orders.get(of.topic) is order and is_few:
+                yield
+                for one in [one for span in of.spans for one in order.among(session.dirty, *span)]:
+                    yield
+                    self._read_one(found, one, reads)
+                continue
             for at in range(0, len(partitions), AT_A_TIME):
                 if not session.dirty and not session.is_closed:
                     continue
@@ -241,14 +334,38 @@ class ImplicitFetch(FetchOperation):
         if self._context.api_version < FIRST_VERSION_WITH_STORAGE_ERRORS:
             unlike = {of: down_converted(result) for of, result in unlike.items()}
         topics: list[tuple[TopicKey, EncodedResults]] = []
-        for topic, partitions in self._topics:
-            results = EncodedResults()
+        for named in self._topics:
+            topic, partitions, results = named.topic, named.partitions, EncodedResults()
+            topics.append((topic, results))
+            if _add_spans(results, named, self._session, unlike):
+                yield
+                continue
             for at in range(0, len(partitions), AT_A_TIME):
                 yield
                 some = partitions[at : at + AT_A_TIME]
                 _add_results(results, some, unlike)
-            topics.append((topic, results))
         return (yield from self._encode(topics, NO_SESSION))
+
+
+def _add_spans(
+    results: EncodedResults,
+    of: NamedTopic,
+    session: ImplicitSession,
+    unlike: Mapping[object, FetchPartitionResult],
+) -> bool:
+    """Add a topic's results by spans of clean partitions; return False where that cannot be done."""
+    order = of.order
+    if order is None or session.orders.get(of.topic) is not order:
+        return False
+    if not order.can_join() or len(order.blank) > _FEW:
+        return False
+    for start, stop in of.spans:
+        for one in order.among(order.blank, start, stop):
+            results.add(order.joined(start, one.place), one.place - start)
+            results.add(unlike[one], 1)
+            start = one.place + 1
+        results.add(order.joined(start, stop), stop - start)
+    return True
 
 
 def _add_results(

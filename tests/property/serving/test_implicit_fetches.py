@@ -200,9 +200,12 @@ class Rig:
                 self.asked[place] = one._replace(offset=end)
 
     def fetch(self, draw: Random) -> None:
-        places = list(self.asked)
-        if draw.random() < 0.7:
+        places, how = list(self.asked), draw.random()
+        if how < 0.4:
             draw.shuffle(places)
+        elif how < 0.8 and places:  # as librdkafka does
+            turn = draw.randrange(len(places))
+            places = places[turn:] + places[:turn]
         topics: list[tuple[str, list[Named]]] = []
         for place in places:
             if not topics or topics[-1][0] != place[0]:

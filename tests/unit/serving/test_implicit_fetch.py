@@ -261,3 +261,38 @@ def test_there_is_room_for_so_many_partitions_and_the_idle_go_first(tmp_path: Pa
         assert len(sessions) == 2
 
     run(tmp_path, scenario)
+
+
+def test_a_request_is_compared_by_spans_once_two_have_had_the_same_partitions(tmp_path: Path) -> None:
+    async def scenario(node: OneOfThree) -> None:
+        def names(*numbers: int) -> bytes:
+            return fetch_frame(11, [("t", [Named(number, 0) for number in numbers])], IDS)
+
+        def found(frame: bytes) -> tuple[list[int], list[tuple[int, int]] | None]:
+            request = recalled(node, frame)
+            assert request is not None
+            answer = cast("Response", handle(node.broker, context_of(frame, 1), request))
+            assert sent(answer) == plain(node, frame)
+            (of,) = request.topics
+            numbers = [one.asked.partition for one in of.partitions]
+            return numbers, of.spans if of.order is not None else None
+
+        for numbers, spans in (
+            ((0, 1, 2, 3), None),
+            ((0, 1, 2, 3), None),
+            ((0, 1, 2, 3), [(0, 4)]),
+            ((1, 2, 3, 0), [(1, 4), (0, 1)]),
+            ((3, 2, 1, 0), [(3, 4), (2, 3), (1, 2), (0, 1)]),
+            ((0, 1, 2), [(0, 3)]),  # one is not named any more
+            ((2, 0, 1), None),
+            ((2, 0, 1), [(0, 3)]),
+            ((0, 1, 2), [(1, 3), (0, 1)]),
+            ((0, 1, 2, 3), None),  # it is named again
+        ):
+            assert found(names(*numbers)) == (list(numbers), spans)
+        for _ in range(3):
+            assert recalled(node, names(0, 1, 2, 3)) is not None
+        assert recalled(node, names(0, 1, 2, 3, 1)) is None
+        assert len(node.broker.implicit_sessions) == 0
+
+    run(tmp_path, scenario)
