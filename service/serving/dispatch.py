@@ -74,6 +74,8 @@ class Dispatcher:
         parse = served.parse
         try:
             if parse is not None:
+                if served.has_many(frame):
+                    return self._handle_in_slices(context, header, frame, served)
                 request = parse(header.api_version, frame, header.body, AT_ONCE_ELEMENTS)
                 by_hand: Response | Awaitable[Response | None] | None
                 by_hand = served.handle(self._broker, context, request)
@@ -217,7 +219,7 @@ class Dispatcher:
 
     def _partitions(self, context: PeerContext, frame: memoryview) -> str:
         served = self._apis.get(context.api_key)
-        if served is None or served.parse is None:
+        if served is None or served.parse is None or served.has_many(frame):
             return f" ({len(frame)} bytes)"
         header = parse_request_header(frame)
         try:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from types import ModuleType
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, Final, NamedTuple, NoReturn, Protocol
 
 from service.base.errors import InvariantError
 from service.network.request import PendingResponse, RequestContext, Response
@@ -22,6 +22,10 @@ Quick = Callable[[Any, RequestContext, RequestHeader, memoryview], Response | Pe
 Parse = Callable[[int, memoryview, int, int], Any]
 ParseSteps = Callable[[int, memoryview, int], Generator[None, None, Any]]
 Recall = Callable[[Any, RequestContext, RequestHeader, memoryview], Generator[None, None, Any | None]]
+
+
+_MANY_BYTES: Final = 32_768
+"""Requests from this size on have many elements: it takes time to parse one until that is known."""
 
 
 def _is_not_loaded(broker: Host, context: RequestContext, request: Any) -> NoReturn:
@@ -67,6 +71,10 @@ class Served(NamedTuple):
     quick: Quick | None = None
     forwards: Callable[[Any], bool] | None = None
     is_checked_first: bool = False
+
+    def has_many(self, frame: memoryview) -> bool:
+        """Return whether a request is to be recalled, or parsed in steps, without a try to do it at once."""
+        return self.recall is not None and len(frame) > _MANY_BYTES
 
     def asked(self) -> Served:
         """Return the row whose handler is behind the check of `authorizes`. Raises `InvariantError` for a row
