@@ -45,6 +45,25 @@ class RecordBlock(Protocol):
         """
 
 
+class WholeBatch(Protocol):
+    """Records of one decision as a batch of their own."""
+
+    @property
+    def count(self) -> int:
+        """Number of records, at least one."""
+
+    @property
+    def size(self) -> int:
+        """Size of the batch in bytes."""
+
+    def build(self, offset: int, leader_epoch: int, now_ms: int) -> bytearray:
+        """Return the batch, at its offset and with all its times `now_ms`. The next call may change it."""
+
+    def replay(self, offset: int) -> None:
+        """Do what the shard's `replay` of each record would: all of them are committed, the first is at
+        `offset`, and the journal is at the last."""
+
+
 class _Encoded(NamedTuple):
     amount: int
     records: Buffer

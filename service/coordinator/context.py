@@ -16,17 +16,16 @@ import logging
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from contextlib import suppress
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from service.base.errors import InvariantError, RequestError, StorageError
+from service.base.errors import InvariantError, RequestError
 from service.base.slices import Slice
-from service.base.timers import Timers
 from service.base.turn_queues import turn_queues
-from service.coordinator.batching import OpenBatch, RecordBlock, size_of, split_records
-from service.coordinator.errors import client_error
-from service.coordinator.metrics import RuntimeMetrics
+from service.coordinator.batching import OpenBatch, RecordBlock, WholeBatch, size_of, split_records
+from service.coordinator.environment import ShardEnvironment
+from service.coordinator.errors import FailedAppends, client_error
 from service.coordinator.pending_decisions import NEVER, OverdueDecisions, PendingAnswer, PendingDecision
 from service.coordinator.ports import PartitionLog, ResponseSink
 from service.coordinator.shard import (
@@ -47,39 +46,15 @@ from service.coordinator.shard_timers import ShardTimer, ShardTimers
 from service.coordinator.tickets import Tickets
 from service.coordinator.unreplayed_blocks import UnreplayedBlocks
 from service.hot.markers import Marker
-from service.records.batch import HEADER_SIZE, CompressionType
+from service.records.batch import HEADER_SIZE
 
 _log = logging.getLogger(__name__)
 S = TypeVar("S", bound=Shard)
 
-AT_END_OF_TURN: Final = -1
-"""Linger time with which the decisions of one turn of the loop become one batch."""
 _AT_ONCE: Final = 32
 """Timers and outcomes handled in one turn."""
 _SETTLED_AT_ONCE: Final = 128
 """Decisions answered in one turn: some sinks send their response at once."""
-
-
-class RuntimeSettings(NamedTuple):
-    """Settings of one coordinator, read for each use. A write not committed in `commit_timeout_ms` fails."""
-
-    linger_ms: int = AT_END_OF_TURN
-    commit_timeout_ms: int = 5000
-    codec: CompressionType = CompressionType.NONE
-    load_buffer_bytes: int = 5 << 20
-
-
-class ShardEnvironment(NamedTuple):
-    """Dependencies that all shards of a coordinator on this node share."""
-
-    now_ms: Callable[[], int]
-    """wall clock"""
-    monotonic_ms: Callable[[], int]
-    timers: Timers
-    settings: Callable[[], RuntimeSettings]
-    metrics: RuntimeMetrics
-    work: Callable[[ShardContext[Any], Hashable, BackgroundWork], None]
-    """runs long work in slices, then calls `worked`"""
 
 
 class ShardContext(Generic[S]):
@@ -121,7 +96,8 @@ class ShardContext(Generic[S]):
         self._is_due = False
         self._wants_turn = False
         self._is_turning = False
-        self._has_failed = False
+        self._alone_ms = -1  # of the last `append_alone`
+        self._failures = FailedAppends(name, env.metrics)
         self.is_closed = False
 
     async def begin(self) -> None:
@@ -142,6 +118,11 @@ class ShardContext(Generic[S]):
     def max_batch_bytes(self) -> int:
         """Size limit of a batch of the log."""
         return self._log.max_batch_bytes
+
+    @property
+    def commits_alone(self) -> bool:
+        """Return whether an append commits what it writes, so that `append_alone` may."""
+        return self._log.commits_at_once(1, 0)
 
     def submit(self, decide: Decide[S, Any], sink: ResponseSink) -> None:
         """Decide; `sink` gets the response, or a `RequestError`."""
@@ -176,6 +157,44 @@ class ShardContext(Generic[S]):
         self._flush_soon()
         return True
 
+    def append_alone(self, block: WholeBatch, effects: tuple[Effect, ...], now_ms: int) -> bool:
+        """Append a block as a batch of its own, which commits it, and replay it. Returns False, with nothing
+        done, if decisions are open, if the append would not commit it, or if the last such batch is of this
+        millisecond: commits that come close together share one. Raises `RequestError`."""
+        env, log, count = self._env, self._log, block.count
+        began_ms, settings, offset = env.monotonic_ms(), env.settings(), self._next_offset
+        if self._open is not None or self._pending or self._overdue.queue or self._unreplayed.blocks:
+            return False
+        if began_ms == self._alone_ms or settings.linger_ms > 0 or settings.codec:
+            return False
+        if not log.commits_at_once(count, block.size):
+            return False
+        self._alone_ms = began_ms
+        if effects:
+            self._carry_out(effects)
+        data = block.build(offset, self._leader_epoch, now_ms)
+        self._is_turning = True  # nobody waits for the high watermark that this append moves
+        try:
+            base_offset = log.append_built(data, count, now_ms, self._leader_epoch)
+        except InvariantError:
+            raise
+        except Exception as e:
+            raise self._failures.note(e) from e
+        finally:
+            self._is_turning = False
+        if base_offset != offset:
+            raise self._reload_from(offset, base_offset)
+        self._failures.has_failed = False
+        self._next_offset = end = offset + count
+        if self._mark < end:
+            raise InvariantError(f"{self.name} is committed to {self._mark}, not {end}, after an append")
+        journal = self.shard.journal
+        journal.commit(end)
+        journal.at(end - 1)
+        block.replay(offset)
+        env.metrics.appended_alone(count, env.monotonic_ms() - began_ms)
+        return True
+
     def write_marker(self, marker: Marker, sink: ResponseSink) -> None:
         """Append the end of a transaction behind all that is decided, and apply it; `sink` gets None when it
         is committed, or a `RequestError`.
@@ -190,12 +209,11 @@ class ShardContext(Generic[S]):
             raise
         except Exception as e:
             if not isinstance(e, RequestError):
-                self._has_failed = _log_failure(self.name, e, is_first=not self._has_failed)
+                self._failures.log(e)
             sink.set_exception(client_error(e))
             return
         if offset != self._next_offset:
-            self._reload_from(self._next_offset, offset)
-            sink.set_exception(RequestError(ErrorCode.not_coordinator, f"{self.name} is reloading"))
+            sink.set_exception(self._reload_from(self._next_offset, offset))
             return
         self._unreplayed.replay_all()
         self.shard.journal.at(offset)
@@ -308,10 +326,7 @@ class ShardContext(Generic[S]):
             self._add(records, spare_bytes=decision.spare_bytes)
 
     def _add(
-        self,
-        records: tuple[CoordinatorRecord, ...],
-        producer: Producer | None = None,
-        spare_bytes: int = 0,
+        self, records: tuple[CoordinatorRecord, ...], producer: Producer | None = None, spare_bytes: int = 0
     ) -> None:
         most = self._log.max_batch_bytes - spare_bytes
         now_ms, size = self._env.now_ms(), size_of(records)
@@ -395,17 +410,14 @@ class ShardContext(Generic[S]):
         except InvariantError:
             raise
         except Exception as e:
-            error = client_error(e)
-            metrics.failed_batches += 1
-            self._has_failed = _log_failure(self.name, e, is_first=not self._has_failed)
+            error = self._failures.note(e)
             self._unreplayed.revert_to(batch.base_offset)
             self.shard.journal.revert_to(batch.base_offset)
             self._fail_from(batch.base_offset, error)
             raise error from e
         if base_offset != batch.base_offset:
-            self._reload_from(batch.base_offset, base_offset)
-            raise RequestError(ErrorCode.not_coordinator, f"{self.name} is reloading")
-        self._has_failed = False
+            raise self._reload_from(batch.base_offset, base_offset)
+        self._failures.has_failed = False
         self._next_offset = batch.next_offset
         metrics.batches += 1
         metrics.records += len(batch)
@@ -413,18 +425,18 @@ class ShardContext(Generic[S]):
         metrics.flush.observe((self._env.monotonic_ms() - began_ms) / 1000)
         self._wake()
 
-    def _reload_from(self, expected: int, offset: int) -> None:
-        """Load the shard again: somebody else has appended to its log."""
+    def _reload_from(self, expected: int, offset: int) -> RequestError:
+        """Load the shard again: somebody else has appended to its log. Returns the error for who asked."""
         _log.error(
             "records of %s were appended at offset %d instead of %d, reloading the shard",
             self.name, offset, expected,
         )  # fmt: skip
         self._reload()
+        return RequestError(ErrorCode.not_coordinator, f"{self.name} is reloading")
 
     # -- outcomes
 
     def _mark_moved(self, high_watermark: int) -> None:
-        """Note a new high watermark, perhaps within an own append."""
         self._mark = max(self._mark, high_watermark)
         self._wake()
 
@@ -586,11 +598,3 @@ class ShardContext(Generic[S]):
         if not self._timers.take(name, timer):
             return CoordinatorResult(None)
         return self.shard.expired(name, self._env.now_ms())
-
-
-def _log_failure(name: str, error: Exception, *, is_first: bool) -> bool:
-    """Log a failed write once, until a write succeeds: clients retry. Returns True."""
-    if is_first:
-        is_bug = not isinstance(error, RequestError | StorageError)
-        _log.error("appends to %s fail: %s", name, error, exc_info=error if is_bug else None)
-    return True

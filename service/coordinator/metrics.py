@@ -30,3 +30,15 @@ class RuntimeMetrics:
     load: Histogram = field(default_factory=Histogram)
     """of a partition"""
     loaded_records: int = 0
+
+    def appended_alone(self, records: int, took_ms: int) -> None:
+        """Count a batch of one decision, which waited for nothing but its append."""
+        self.batches += 1
+        self.records += records
+        self.linger.counts[0] += 1
+        if took_ms:
+            self.flush.observe(took_ms / 1000)
+            self.purgatory.observe(took_ms / 1000)
+        else:
+            self.flush.counts[0] += 1
+            self.purgatory.counts[0] += 1

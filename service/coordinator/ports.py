@@ -32,6 +32,10 @@ class TopicsView(Protocol):
 
     def names(self) -> Iterable[str]: ...
 
+    @property
+    def token(self) -> object:
+        """Equal to an earlier value only if no topic has changed since, nor what their names stand for."""
+
 
 MarkListener = Callable[[int], None]
 """Called with each new high watermark, perhaps within an append: it records the value and acts in a later
@@ -62,6 +66,13 @@ class PartitionLog(Protocol):
         Raises, with nothing appended, `RequestError` (NOT_LEADER_OR_FOLLOWER in another epoch,
         NOT_ENOUGH_REPLICAS and others) and `StorageError` if the disk fails.
         """
+
+    def commits_at_once(self, records: int, size: int) -> bool:
+        """Return whether one batch of so many records and bytes is committed when `append_built` returns."""
+
+    def append_built(self, batch: bytearray, records: int, max_timestamp: int, leader_epoch: int) -> int:
+        """Append one batch as `append` does, without reading its header. Only where `commits_at_once`; the
+        batch is the caller's again."""
 
     def append_marker(self, marker: Marker, leader_epoch: int) -> int:
         """Append the end of a transaction and return its offset. Raises as `append`, and `RequestError`

@@ -21,7 +21,8 @@ from service.base.clock import Clock
 from service.base.errors import CorruptionError, InvariantError, RequestError, StorageError
 from service.base.slices import Slice
 from service.base.timers import Timers
-from service.coordinator.context import RuntimeSettings, ShardContext, ShardEnvironment
+from service.coordinator.context import ShardContext
+from service.coordinator.environment import RuntimeSettings, ShardEnvironment
 from service.coordinator.loading import load
 from service.coordinator.metrics import RuntimeMetrics
 from service.coordinator.ports import PartitionLogs

@@ -105,10 +105,7 @@ class LogAppender:
         last_offset = offset + header.last_offset_delta
         max_timestamp = header.max_timestamp
         if len(data) > self._limits[0]:
-            raise RequestError(
-                ErrorCode.record_list_too_large,
-                f"batch of {len(data)} bytes, segments of {state.tip} hold {self._limits[0]}",
-            )
+            raise self._too_large(len(data))
         rolled = self._make_room(len(data), offset, last_offset, max_timestamp, now_ms)
         if leader_epoch != state.epochs.latest:
             self._assign_epoch(leader_epoch, offset)
@@ -165,6 +162,40 @@ class LogAppender:
             producers.update(header, header.base_offset, header.last_offset, now_ms)
         producers.end_offset = run.last_offset + 1
         return True
+
+    def append_built(
+        self, data: bytearray, records: int, max_timestamp: int, leader_epoch: int, now_ms: int
+    ) -> None:
+        """Append a batch that this node built itself, of no producer: offset and epoch are stamped in place.
+        Raises as `append`."""
+        state = self.state
+        if self.background is not None:
+            self.finish()
+        if state.failure is not None:
+            state.check()
+        size, offset = len(data), state.end_offset
+        last_offset = offset + records - 1
+        if size > self._limits[0]:
+            raise self._too_large(size)
+        self._make_room(size, offset, last_offset, max_timestamp, now_ms)
+        if leader_epoch != state.epochs.latest:
+            self._assign_epoch(leader_epoch, offset)
+        stamp(data, 0, offset, leader_epoch)
+        segments = state.segments
+        try:  # invariant L1, as in `append`
+            segments.active.append(data, last_offset, max_timestamp)
+        except DiskError as e:
+            self._write_failed(segments.active, e)
+            raise
+        segments.size += size
+        state.producers.end_offset = last_offset + 1
+        state.set_end(last_offset + 1)
+
+    def _too_large(self, size: int) -> RequestError:
+        return RequestError(
+            ErrorCode.record_list_too_large,
+            f"batch of {size} bytes, segments of {self.state.tip} hold {self._limits[0]}",
+        )
 
     def append_markers(
         self, markers: Sequence[Marker], leader_epoch: int, now_ms: int

@@ -38,6 +38,7 @@ class CoordinatorLog:
 
     def __init__(self, partition: Partition, logs: LogManager, clock: Clock) -> None:
         self._partition = partition
+        self._state = partition.log.state
         self._logs = logs
         self._clock = clock
         self._listener: MarkListener | None = None
@@ -64,6 +65,21 @@ class CoordinatorLog:
     def append(self, batch: bytearray, leader_epoch: int, guard: VerificationGuard | None = None) -> int:
         return self._partition.append_records(batch, leader_epoch, self._clock.now_ms(), guard)
 
+    def commits_at_once(self, records: int, size: int) -> bool:
+        partition, state = self._partition, self._state
+        config = state.config
+        return (
+            partition.leading is None
+            and partition.gate.is_open
+            and self._flushing is None
+            and size <= config.max_message_bytes
+            and size <= config.segment_bytes
+            and state.end_offset + records - state.recovery_point < config.flush_messages
+        )
+
+    def append_built(self, batch: bytearray, records: int, max_timestamp: int, leader_epoch: int) -> int:
+        return self._partition.append_built(batch, records, max_timestamp, leader_epoch)
+
     def append_marker(self, marker: Marker, leader_epoch: int) -> int:
         partition = self._partition
         if leader_epoch != partition.leader_epoch:
@@ -82,10 +98,13 @@ class CoordinatorLog:
     def _high_watermark_moved(self, high_watermark: int) -> None:
         if self._flushing is not None:
             return
-        if self._partition.log.flush_due:
+        state = self._state
+        if state.end_offset - state.recovery_point >= state.config.flush_messages:
             self._flushing = asyncio.get_running_loop().create_task(self._flush(), name="flush-coordinator")
-        else:
-            self._notify(high_watermark)
+            return
+        self._notified = high_watermark
+        if self._listener is not None:  # as `_notify`: each commit comes here
+            self._listener(high_watermark)
 
     def _notify(self, high_watermark: int) -> None:
         self._notified = high_watermark

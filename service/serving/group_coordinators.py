@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from service.base.steps import Steps
 from service.config.settings import BrokerConfig
-from service.coordinator.context import RuntimeSettings
+from service.coordinator.environment import RuntimeSettings
 from service.groups.config import GroupsConfig
 from service.groups.consumer_config import ConsumerConfig, MigrationPolicy
 from service.groups.metrics import GroupMetrics
@@ -21,6 +21,7 @@ from service.serving.internal_topics import OFFSETS
 from service.serving.topic_coordinator import CoordinatorParts, TopicCoordinator, number_of
 
 if TYPE_CHECKING:
+    from service.groups.commit_plans import CommitPlans
     from service.groups.lag import LagReport
     from service.groups.shard import GroupShard
     from service.serving.broker_channels import BrokerChannels
@@ -55,6 +56,13 @@ class GroupCoordinators(TopicCoordinator["GroupShard"]):
         self._settings: _Settings | None = None
         self._channels = channels
         self._meter: LagMeter | None = None
+        self.plans: CommitPlans | None = None
+        """what is remembered of the connections' commits; None until there is one"""
+
+    def connection_ended(self, connection_id: int) -> None:
+        """Free what is kept for a connection."""
+        if self.plans is not None:
+            self.plans.drop(connection_id)
 
     async def close(self) -> None:
         if self._meter is not None:

@@ -20,7 +20,8 @@ from service.base.timers import Timers
 from service.base.types import TopicIdPartition
 from service.base.world import World
 from service.config.settings import BrokerConfig
-from service.coordinator.context import RuntimeSettings, ShardContext
+from service.coordinator.context import ShardContext
+from service.coordinator.environment import RuntimeSettings
 from service.coordinator.metrics import RuntimeMetrics
 from service.coordinator.ports import CoordinatorTopic
 from service.coordinator.runtime import CoordinatorState, Runtime
@@ -44,11 +45,11 @@ class ImageTopics:
         self._of: MetadataImage | None = None
         self._by_name: dict[str, CoordinatorTopic] = {}
         """topics of the image `_of` that were asked for: each commit asks"""
+        self._token = object()
+        """a new one for each image: who remembers it does not keep the image alive"""
 
     def by_name(self, topic: str) -> CoordinatorTopic | None:
-        image = self._image()
-        if image is not self._of:
-            self._of, self._by_name = image, {}
+        image = self._newest()
         known = self._by_name.get(topic)
         if known is None and (found := image.topics_by_name.get(topic)) is not None:
             known = CoordinatorTopic(found.id, found.name, len(found.partitions))
@@ -61,6 +62,17 @@ class ImageTopics:
 
     def names(self) -> Iterable[str]:
         return self._image().topics_by_name
+
+    @property
+    def token(self) -> object:
+        self._newest()
+        return self._token
+
+    def _newest(self) -> MetadataImage:
+        image = self._image()
+        if image is not self._of:
+            self._of, self._by_name, self._token = image, {}, object()
+        return image
 
 
 class CoordinatorParts(NamedTuple):
@@ -154,10 +166,15 @@ class TopicCoordinator(Generic[S]):
             return failed(e)
         return future if failed is None else _await_answer(future, failed)
 
+    def find_partition(self, key: str) -> int | None:
+        """Return what `partition_of` does; None while the topic does not exist."""
+        topic = self.topics.by_name(self.topic)
+        return None if topic is None else partition_of(key, topic.partitions)
+
     def active(self, key: str) -> ShardContext[S] | None:
         """Return the active shard of the key; None if it has none: `write` then fails with the reason."""
-        topic = self.topics.by_name(self.topic)
-        return None if topic is None else self.runtime.active(partition_of(key, topic.partitions))
+        partition = self.find_partition(key)
+        return None if partition is None else self.runtime.active(partition)
 
     def read(self, key: str, query: Query[S, R]) -> R:
         """Return the result of `query` on the committed state of the key's shard. Raises `RequestError`."""

@@ -16,7 +16,7 @@ from service.base.printable import printable
 from service.base.rate_limited_log import RateLimitedLog
 from service.base.task_set import TaskSet
 from service.config.settings import BrokerConfig
-from service.coordinator.context import RuntimeSettings
+from service.coordinator.environment import RuntimeSettings
 from service.metadata.delta import MetadataDelta
 from service.metadata.features import TRANSACTION_VERSION
 from service.metadata.image import MetadataImage

@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.timers import Timers
-from service.coordinator.context import RuntimeSettings
+from service.coordinator.environment import RuntimeSettings
 from service.coordinator.runtime import CoordinatorState, Runtime
 from service.coordinator.shard import CoordinatorRecord, CoordinatorResult, Effect
 from tests.support.coordinators import DictShard, ModelLog, ModelLogs

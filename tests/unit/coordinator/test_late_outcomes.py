@@ -10,7 +10,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError, StorageError
-from service.coordinator.context import RuntimeSettings
+from service.coordinator.environment import RuntimeSettings
 from service.coordinator.runtime import CoordinatorState
 from service.coordinator.shard import (
     LATER,

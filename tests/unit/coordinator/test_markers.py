@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError, StorageError
 from service.coordinator.batching import size_of
-from service.coordinator.context import RuntimeSettings
+from service.coordinator.environment import RuntimeSettings
 from service.coordinator.shard import CoordinatorRecord, Producer
 from service.hot.markers import Marker
 from service.records.batch import iter_headers

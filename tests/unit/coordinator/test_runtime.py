@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError, StorageError
 from service.base.steps import Steps
-from service.coordinator.context import RuntimeSettings
+from service.coordinator.environment import RuntimeSettings
 from service.coordinator.loading import load
 from service.coordinator.metrics import RuntimeMetrics
 from service.coordinator.runtime import CoordinatorState
