@@ -2,7 +2,7 @@
 
 The kernels (service/records/kernel.py, column_buffers.py, column_kernel.py, index_kernel.py, time_kernel.py,
 key_kernel.py, compaction_kernel.py, filter_kernel.py, prefix_kernel.py, key_walk_kernel.py,
-erasure_kernel.py, commit_kernel.py, produce_kernel.py)
+erasure_kernel.py, commit_kernel.py, commit_plan_kernel.py, produce_kernel.py)
 are plain Python that Cython compiles to the same modules: nothing but speed depends on the compiled life.
 ``python setup.py build_ext --inplace`` puts them beside their sources.
 
@@ -37,6 +37,7 @@ NAMES = (
     "erasure_kernel",
     "commit_kernel",
     "produce_kernel",
+    "commit_plan_kernel",
 )
 KERNELS = tuple(f"service.records.{name}" for name in NAMES)
 

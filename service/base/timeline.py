@@ -160,10 +160,15 @@ class Timeline(Generic[K, V]):
 
     def put_committed(self, items: Iterable[tuple[K, V]]) -> None:
         """Set many keys at once. The journal's current record must be committed already."""
+        self.committed_values().update(items)
+
+    def committed_values(self) -> dict[K, V]:
+        """Return the dictionary to set keys in for a record that is committed already, where the journal is.
+        Only until the next call of anything here."""
         journal = self._journal
         if journal._offset >= journal._committed or self._oldest is not None:
             raise InvariantError("uncommitted changes must be made key by key")
-        self._values.update(items)
+        return self._values
 
     def __delitem__(self, key: K) -> None:
         self.pop(key)

@@ -121,10 +121,14 @@ class Nested(Generic[Outer, Inner, V]):
 
     def put_committed(self, outer: Outer, items: Iterable[tuple[Inner, V]]) -> None:
         """Call `Timeline.put_committed` of the timeline."""
+        self.of(outer).put_committed(items)
+
+    def of(self, outer: Outer) -> Timeline[Inner, V]:
+        """Return the timeline, for committed changes; a new one if there is none."""
         timeline = self._inner.get(outer)
         if timeline is None:
             timeline = self._inner[outer] = Timeline(self._journal)
-        timeline.put_committed(items)
+        return timeline
 
     def pop(self, outer: Outer, inner: Inner) -> V | None:
         timeline = self._inner.get(outer)
@@ -265,6 +269,15 @@ class CommittedOffsets:
             self._journal.at(record_offset)
             self._positions.put(group, place, row)
             record_offset += 1
+
+    def committed_rows(self, group: str) -> dict[Place, bytes]:
+        """Return the packed offsets of the group, to set those of committed records in; the journal is at
+        the last of these."""
+        return self._positions.of(group).committed_values()
+
+    def place_of(self, rest: bytes) -> Place:
+        """Return the partition of a record's key, of which `rest` follows the group."""
+        return self._places.get(rest) or self._place(rest)
 
     def _place(self, rest: bytes) -> Place:
         place = self._places[rest] = decode_place(rest)

@@ -26,6 +26,7 @@ from service.groups.offsets import CommittedOffsets
 from service.groups.records import MAX_STRING_BYTES, offset_key_prefix
 from service.groups.requests import NO_MEMBER
 from service.groups.shard import GroupShard
+from service.records.batch import HEADER_SIZE
 from service.records.commit_kernel import (
     EPOCH,
     GROUP,
@@ -44,6 +45,7 @@ from service.records.commit_kernel import (
     write_answer,
     write_records,
 )
+from service.records.commit_plan_kernel import find_marks
 from service.wire.primitives import uuid_from_bytes
 
 MOST: Final = 200
@@ -101,6 +103,21 @@ def read(frame: memoryview, position: int, version: int) -> PlainRequest | None:
     )
 
 
+class PlanParts(NamedTuple):
+    """A plain commit that is alone in its batch: the parts of `commit_plans.CommitPlan`."""
+
+    records: bytes
+    """with offsets, epochs and times of any value"""
+    marks: bytes
+    """see `records/commit_plan_kernel`"""
+    names: tuple[str, ...]
+    """of the topics"""
+    rests: list[bytes]
+    """each record's key, behind the group"""
+    tails: list[bytes]
+    """each row, behind its numbers"""
+
+
 class PlainCommit:
     """A `RecordBlock`: records of a plain request that has been accepted."""
 
@@ -151,6 +168,30 @@ class PlainCommit:
             first += count
         return bytes(memoryview(out)[:at])
 
+    def plan_parts(self, position: int) -> PlanParts | None:
+        """Return the parts of a plan for this commit, whose body begins at `position`; None if it is too
+        large. Before `encode`."""
+        plain = self._plain
+        assert plain is not None
+        frame, out, rest_at = plain.frame, _room(self.size), _KEY_HEAD + plain.group_bytes
+        parts = PlanParts(b"", b"", tuple(topic.name for topic, _ in self._topics), [], [])
+        first = at = 0
+        found: list[bytes] = []
+        for number, (topic, prefix) in enumerate(self._topics):
+            count, raw_id = _topics[number * TOPIC_FIELDS + 2], topic.topic_id.bytes
+            start = HEADER_SIZE + at
+            marks = find_marks(frame, position, plain.version, _rows, first, count, len(prefix), start)
+            if marks is None:
+                return None
+            found.append(marks)
+            at = write_records(frame, _rows, first, count, prefix, raw_id, first, 0, 0, out, at)
+            for row in range(first * ROW_FIELDS, (first + count) * ROW_FIELDS, ROW_FIELDS):
+                parts.rests.append(prefix[rest_at:] + _rows[row].to_bytes(_KEY_PARTITION))
+                metadata = _rows[row + 3]
+                parts.tails.append(raw_id + bytes(frame[metadata : metadata + _rows[row + 4]]))
+            first += count
+        return parts._replace(records=bytes(memoryview(out)[:at]), marks=b"".join(found))
+
     def replay(self, offset: int, is_committed: bool) -> None:
         for rests, rows in self._packed:
             self._offsets.replay_rows(offset, self._group_id, rests, rows, is_committed)
@@ -162,7 +203,7 @@ def decide(
 ) -> tuple[PlainCommit, tuple[Effect, ...]] | None:
     """Return the records and effects of the request; None if it is not plain after all, or has topics that
     the client may not use. Changes nothing."""
-    effects = _accepted_effects(plain, shard, now_ms)
+    effects = accepted_effects(plain, shard, now_ms)
     if effects is None:
         return None
     known: list[tuple[CoordinatorTopic, bytes]] = []
@@ -194,7 +235,7 @@ def _topic(plain: PlainRequest, at: int, size: int, topics: TopicsView) -> Coord
         return None
 
 
-def _accepted_effects(plain: PlainRequest, shard: GroupShard, now_ms: int) -> tuple[Effect, ...] | None:
+def accepted_effects(plain: PlainRequest, shard: GroupShard, now_ms: int) -> tuple[Effect, ...] | None:
     """Return the effects of an accepted commit, as `Group.check_commit` and `is_alive` decide; None if not
     plain."""
     group_id, epoch = plain.group_id, plain.epoch

@@ -287,6 +287,7 @@ class Broker:
     def connection_ended(self, context: RequestContext) -> None:
         """Free what is kept for the connection of a client."""
         self.implicit_sessions.close(context.connection_id)
+        self.groups.connection_ended(context.connection_id)
 
     def close(self) -> None:
         """Shut the thread pools down: queued calls are cancelled, running ones are not awaited."""

@@ -38,6 +38,7 @@ KERNELS = (
     "erasure_kernel",
     "commit_kernel",
     "produce_kernel",
+    "commit_plan_kernel",
 )
 
 

@@ -23,6 +23,7 @@ KERNELS = (
     "erasure_kernel",
     "commit_kernel",
     "produce_kernel",
+    "commit_plan_kernel",
 )
 KERNEL_FILES = (
     *("__init__.py", "kernel_status.py", "without_cython.py"),

@@ -33,6 +33,10 @@ class Topics(dict[str, CoordinatorTopic]):
     def names(self) -> Iterable[str]:
         return tuple(self)
 
+    @property
+    def token(self) -> object:
+        return tuple(self.values())
+
     def make(self, name: str, partitions: int, number: int) -> CoordinatorTopic:
         topic = self[name] = CoordinatorTopic(UUID(int=number), name, partitions)
         return topic

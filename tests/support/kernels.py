@@ -23,6 +23,7 @@ NAMES: Final = (
     "erasure_kernel",
     "commit_kernel",
     "produce_kernel",
+    "commit_plan_kernel",
 )
 """Each after those that it imports."""
 

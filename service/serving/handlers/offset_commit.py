@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError
 from service.base.slices import next_turn
 from service.groups import quick_commits
+from service.groups.commit_plans import CommitPlan, CommitPlans
 from service.groups.offset_commits import KnownCommit, known_commit
 from service.groups.offset_pieces import add_topics, pieces
 from service.groups.requests import CommittedTopic, GroupCommitResponse, commit_failed
@@ -49,13 +50,66 @@ def _may_commit(broker: Broker, context: RequestContext, group_id: str) -> bool:
 
 def quick(
     broker: Broker, context: RequestContext, header: RequestHeader, frame: memoryview
-) -> PendingResponse | None:
-    """Commit a plain request (`groups/quick_commits`) and return its pending response; None for any other."""
+) -> Response | PendingResponse | None:
+    """Commit a plain request (`groups/quick_commits`) and return its response, perhaps a pending one; None
+    for any other. One that is like the connection's last (`groups/commit_plans`) is not parsed."""
     if header.api_version < FIRST_BY_HAND:
         return None
+    groups = broker.groups
+    plans, token = groups.plans, groups.topics.token
+    if plans is None:
+        plans = groups.plans = CommitPlans()
+    plan = plans.find(context.connection_id)
+    if plan is None or not plan.takes(frame, header.body, header.api_version, token):
+        return _commit_plain(broker, context, header, frame, plans)
+    response = _commit_by(plan, broker, context, header, frame)
+    if response is None:
+        plan.leave()
+        return _commit_plain(broker, context, header, frame, None)
+    return response
+
+
+def _commit_by(
+    plan: CommitPlan, broker: Broker, context: RequestContext, header: RequestHeader, frame: memoryview
+) -> Response | None:
+    """Commit the request that `plan` has taken, in a batch of its own; None if it has to be parsed."""
+    group, plain = broker.groups.runtime.active(plan.partition), plan.plain
+    if group is None:
+        return None
+    if broker.authorizer is not None:
+        if not _may_commit(broker, context, plain.group_id):
+            return None
+        may_use = topics_allowed(broker, context, AclOperation.READ)
+        if may_use is not None and not all(map(may_use, plan.names)):
+            return None
+    now_ms, shard = group.now_ms(), group.shard
+    effects = quick_commits.accepted_effects(plain, shard, now_ms)
+    if effects is None:
+        return None
+    if plan.longest_metadata and plan.longest_metadata > shard.config().offset_metadata_max_bytes:
+        return None
+    try:
+        if not group.append_alone(plan, effects, now_ms):
+            return None
+    except RequestError as e:
+        return _failed(header, frame, e)
+    shard.metrics.offset_commits += plan.count
+    return Response([plan.answer(header.correlation_id)])
+
+
+def _commit_plain(
+    broker: Broker,
+    context: RequestContext,
+    header: RequestHeader,
+    frame: memoryview,
+    plans: CommitPlans | None,
+) -> Response | PendingResponse | None:
+    """Commit a plain request that no plan has taken; a plan is made of it for the next one, among `plans`."""
+    groups = broker.groups
     plain = quick_commits.read(frame, header.body, header.api_version)
-    group = None if plain is None else broker.groups.active(plain.group_id)
-    if plain is None or group is None:
+    partition = None if plain is None else groups.find_partition(plain.group_id)
+    group = None if partition is None else groups.runtime.active(partition)
+    if plain is None or partition is None or group is None:
         return None
     may_use = None
     if broker.authorizer is not None:
@@ -63,16 +117,27 @@ def quick(
             return None
         may_use = topics_allowed(broker, context, AclOperation.READ)
     now_ms, shard = group.now_ms(), group.shard
-    decided = quick_commits.decide(plain, shard, broker.groups.topics, now_ms, may_use)
+    decided = quick_commits.decide(plain, shard, groups.topics, now_ms, may_use)
     if decided is None:
         return None
     block, effects = decided
-    response = Response([quick_commits.answer(plain, block, header.correlation_id)])
+    answer = quick_commits.answer(plain, block, header.correlation_id)
+    if plans is not None and group.commits_alone and plans.wants(context.connection_id, len(frame)):
+        parts = block.plan_parts(header.body)
+        if parts is not None:
+            body, token = bytes(frame[header.body :]), groups.topics.token
+            plan = CommitPlan(plain, parts, body, answer, token, partition, shard.offsets)
+            plans.put(context.connection_id, plan)
     promise = _PlainCommit(header, frame)
-    if not group.write_block(block, response, effects, promise, now_ms):
+    if not group.write_block(block, Response([answer]), effects, promise, now_ms):
         return None
     shard.metrics.offset_commits += block.count
     return promise
+
+
+def _failed(header: RequestHeader, frame: memoryview, error: RequestError) -> Response:
+    request = read_request(header, frame)
+    return Response([response_frame(header, commit_failed(request, error.code))])
 
 
 class _PlainCommit(PendingResponse):
@@ -88,8 +153,7 @@ class _PlainCommit(PendingResponse):
     def failed(self, error: Exception) -> Response:
         if not isinstance(error, RequestError):
             raise error
-        request = read_request(self._header, self._frame)
-        return Response([response_frame(self._header, commit_failed(request, error.code))])
+        return _failed(self._header, self._frame, error)
 
 
 def _commit(

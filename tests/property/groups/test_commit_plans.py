@@ -1,0 +1,220 @@
+"""A commit that is like the last one of its connection is written, answered and replayed from that one's plan
+as the ordinary way would do it, byte for byte; no other commit is taken for one that is like it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from random import Random
+from typing import Any
+
+import pytest
+
+from service.coordinator.batching import OpenBatch, size_of
+from service.groups import commit_plans, quick_commits
+from service.groups.commit_plans import CommitPlan, CommitPlans
+from service.records import commit_kernel, commit_plan_kernel
+from service.records.batch import CompressionType, stamp
+from service.wire.api import RequestHeader
+from tests.property.groups.test_quick_commits import Coordinator, ordinary, state
+from tests.support.kernels import interpreted
+
+LIVES = [
+    commit_plan_kernel,
+    *(interpreted(with_cython=found)["commit_plan_kernel"] for found in (True, False)),
+]
+EPOCH = 7
+HOLE = 12
+
+
+def planned(of: Coordinator, header: RequestHeader, frame: bytes) -> tuple[CommitPlan, bytes] | None:
+    """The plan of a request, and its marks; None if it is not plain, or too large."""
+    plain = quick_commits.read(memoryview(frame), header.body, header.api_version)
+    if plain is None:
+        return None
+    decided = quick_commits.decide(plain, of.shard, of.world.topics, of.world.leader.now_ms)
+    if decided is None:
+        return None
+    block, _ = decided
+    parts = block.plan_parts(header.body)
+    if parts is None:
+        return None
+    answer = quick_commits.answer(plain, block, header.correlation_id)
+    token, offsets = of.world.topics.token, of.shard.offsets
+    return CommitPlan(plain, parts, frame[header.body :], answer, token, 0, offsets), parts.marks
+
+
+def holes(marks: bytes) -> list[int]:
+    return [int.from_bytes(marks[at : at + 2]) for at in range(0, len(marks), commit_plan_kernel.MARK_BYTES)]
+
+
+def other_offsets(random: Random, header: RequestHeader, frame: bytes, marks: bytes) -> bytes:
+    """The request with other offsets and leader epochs."""
+    changed = bytearray(frame)
+    for hole in holes(marks):
+        at = header.body + hole
+        changed[at : at + HOLE] = random.randbytes(HOLE)
+    return bytes(changed)
+
+
+def check(of: Coordinator) -> bool:
+    """Whether a plan took the request that is like another."""
+    random, leader, shard = of.random, of.world.leader, of.shard
+    header, frame = of.request()
+    found = planned(of, header, frame)
+    if found is None:
+        ordinary(of, header, frame, leader.now_ms, write=random.random() < 0.2)
+        return False
+    plan, marks = found
+    token, version = of.world.topics.token, header.api_version
+    like = other_offsets(random, header, frame, marks)
+    # What is not like it.
+    inside = {at for hole in holes(marks) for at in range(hole, hole + HOLE)}
+    outside = [at for at in range(len(frame) - header.body) if at not in inside]
+    unlike = bytearray(like)
+    unlike[header.body + random.choice(outside)] ^= 1 << random.randrange(8)
+    for other in (bytes(unlike), like[:-1], like + b"\0"):
+        assert not plan.takes(memoryview(other), header.body, version, token)
+    assert not plan.takes(memoryview(like), header.body, version + 1, token)
+    assert not plan.takes(memoryview(like), header.body, version, object())
+    # What is.
+    assert plan.takes(memoryview(like), header.body, version, token)
+    expected = ordinary(of, header, like, leader.now_ms)
+    assert expected is not None, "the ordinary way refuses it"
+    decision, answer = expected
+    base = len(leader.log)
+    theirs = OpenBatch(base, 0)
+    theirs.add(decision.records, size_of(decision.records), leader.now_ms)
+    batch = theirs.build(CompressionType.NONE)
+    stamp(batch, 0, base, EPOCH)
+    assert plan.build(base, EPOCH, leader.now_ms) == batch
+    assert (plan.count, plan.size) == (len(decision.records), len(batch))
+    assert plan.answer(header.correlation_id) == answer
+    assert quick_commits.accepted_effects(plan.plain, shard, leader.now_ms) == decision.effects
+    leader.ask(lambda shard, ticket, now: decision)
+    seen = state(shard)
+    shard.journal._offset = base - 1  # as if it had not been replayed
+    shard.journal.at(base + plan.count - 1)
+    plan.replay(base)
+    assert state(shard) == seen
+    return True
+
+
+@pytest.mark.parametrize("block", range(3))
+def test_a_commit_like_the_last_one_is_what_the_ordinary_way_makes_of_it(block: int) -> None:
+    taken = 0
+    for seed in range(block * 4, block * 4 + 4):
+        try:
+            coordinator = Coordinator(seed)
+            for _ in range(50):
+                taken += check(coordinator)
+        except BaseException:
+            print("seed", seed)
+            raise
+    assert taken > 20
+
+
+def _told(life: Any, random: Random, header: RequestHeader, frame: bytes) -> list[Any]:
+    """What a life of the kernel makes of the request and of one that is like it."""
+    head, topics, rows = (array("q", bytes(8 * size)) for size in (7, 1000, 1000))
+    found = commit_kernel.read_commit(frame, header.body, header.api_version, 200, head, topics, rows)
+    told: list[Any] = [found]
+    first = 0
+    for number in range(found):
+        count, raw_id, prefix = topics[5 * number + 2], bytes(range(16)), b"\0\1\0\1g\0\1t"
+        marks = life.find_marks(frame, header.body, header.api_version, rows, first, count, len(prefix), 61)
+        told.append(marks)
+        first += count
+        if marks is None:
+            continue
+        like, body = other_offsets(random, header, frame, marks), frame[header.body :]
+        told.append(life.is_same(like, header.body, body, marks))
+        unlike = bytearray(like)
+        unlike[random.randrange(header.body, len(frame))] ^= 1
+        told.append(life.is_same(bytes(unlike), header.body, body, marks))
+        batch = bytearray(61) + bytes(1 << 16)
+        life.fill_batch(like, header.body, marks, batch, 1 << 40, 3, 1 << 41)
+        places, tails = list(range(count)), [raw_id + bytes(one % 5) for one in range(count)]
+        state_of: dict[Any, bytes] = {}
+        life.fill_rows(batch, marks, places, tails, 1 << 33, bytearray(60), state_of)
+        told += [bytes(batch), state_of]
+    return told
+
+
+def test_all_lives_of_the_kernel_are_alike() -> None:
+    for seed in range(6):
+        try:
+            coordinator = Coordinator(seed)
+            for number in range(25):
+                header, frame = coordinator.request()
+                first, *others = (_told(life, Random(number), header, frame) for life in LIVES)
+                for other in others:
+                    assert other == first
+        except BaseException:
+            print("seed", seed)
+            raise
+
+
+@pytest.mark.parametrize("life", LIVES)
+def test_the_kernel_writes_nowhere_else(life: Any) -> None:
+    rows, room = array("q", (0, 5, 1, 14, 0)), bytearray(61 + 30)
+    beyond_request, beyond_batch = b"\0\1\0\75\0\111", b"\0\0\0\120\0\75"
+    with pytest.raises(IndexError):
+        life.find_marks(b"request", 0, 9, rows, 0, 2, 4, 61)
+    assert life.find_marks(b"request", 0, 9, rows, 0, 1, 4, 61) is None
+    for marks in (beyond_request, beyond_batch, b"\0\0\0\75\0\124"):
+        with pytest.raises(IndexError):
+            life.fill_batch(bytes(12), 0, marks, room, 0, 0, 0)
+    with pytest.raises(IndexError):
+        life.fill_batch(bytes(12), 0, b"", bytearray(60), 0, 0, 0)
+    for marks, tails, out in (
+        (beyond_batch, [bytes(16)], 60),
+        (b"\0\0\0\75\0\75", [bytes(16)], 51),
+        (b"\0\0\0\75\0\75", [], 60),
+    ):
+        with pytest.raises(IndexError):
+            life.fill_rows(room, marks, ["place"], tails, 0, bytearray(out), {})
+    assert not any(room)
+
+
+class Planned:
+    """As much of a plan as its cache looks at."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.misses = 0
+
+
+def plans_of(*counts: int) -> CommitPlans:
+    plans = CommitPlans()
+    for number, count in enumerate(counts):
+        plans.put(number, Planned(count))  # type: ignore[arg-type]
+    return plans
+
+
+def test_the_oldest_plans_go_when_there_are_too_many_positions() -> None:
+    plans = plans_of(200, 200, 200)
+    assert (len(plans), plans.positions) == (3, 600)
+    plans = plans_of(*[200] * 170)
+    assert (len(plans), plans.positions) == (163, 32_600)
+    assert plans.find(6) is None
+    assert plans.find(7) is not None
+
+
+def test_a_plan_ends_with_its_connection() -> None:
+    plans = plans_of(10, 5)
+    plans.drop(0)
+    plans.drop(0)
+    assert plans.find(0) is None
+    assert (len(plans), plans.positions) == (1, 5)
+
+
+def test_a_connection_that_commits_something_else_each_time_gets_plans_ever_more_seldom() -> None:
+    plans = plans_of()
+    got = []
+    for number in range(1, 40):
+        if plans.wants(5, 100):
+            plans.put(5, Planned(1))  # type: ignore[arg-type]
+            got.append(number)
+    assert got == [1, 2, 3, 5, 9, 17, 33]
+    assert not plans.wants(6, commit_plans.MOST_BYTES + 1)
