@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
+from uuid import UUID
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -233,3 +234,57 @@ def test_a_coordinators_batches_have_no_sequence_and_an_epoch_that_counts(tmp_pa
     newer = build(3, b"t", producer=Producer(7, 2))
     assert refused(partition, newer) is ErrorCode.invalid_txn_state
     assert partition.append_records(newer, EPOCH, START_MS, VERIFICATION_OFF) == 3
+
+
+def coordinator_log(partition: Partition) -> CoordinatorLog:
+    return CoordinatorLog(partition, cast("LogManager", SlowDisk()), partition.log.state.world.clock)
+
+
+def test_a_built_batch_is_written_as_any_and_committed_by_its_append(tmp_path: Path) -> None:
+    partition, other = partition_of(tmp_path / "built"), partition_of(tmp_path / "any")
+    log, told = coordinator_log(partition), list[int]()
+    log.listen(told.append)
+    for offset, keys in ((0, (b"a", b"b")), (2, (b"c",))):
+        assert log.commits_at_once(len(keys), 100)
+        assert log.append_built(build(offset, *keys), len(keys), START_MS, EPOCH) == offset
+        other.append_records(build(offset, *keys), EPOCH, START_MS)
+    assert (told, partition.high_watermark) == ([2, 3], 3)
+    written, same = (one.log.state.segments.active.log.path.read_bytes() for one in (partition, other))
+    assert len(written) > 2 * 61
+    assert written == same
+    assert partition.log.producers.end_offset == partition.log.log_end_offset == 3
+    assert partition.log.size == len(written)
+
+
+def test_a_built_batch_is_refused_as_any(tmp_path: Path) -> None:
+    partition = partition_of(tmp_path)
+    log = coordinator_log(partition)
+    refusals: list[tuple[int, dict[str, Any], ErrorCode]] = [
+        (EPOCH + 1, {}, ErrorCode.not_leader_or_follower),
+        (EPOCH, {"max_message_bytes": 60}, ErrorCode.message_too_large),
+        (EPOCH, {"segment_bytes": 60}, ErrorCode.record_list_too_large),
+        (EPOCH, {"min_insync_replicas": 2}, ErrorCode.not_enough_replicas),
+    ]
+    for epoch, change, code in refusals:
+        before = partition.config
+        partition.configure(replace(before, **change))
+        partition.replica_count = 2
+        with pytest.raises(RequestError) as caught:
+            log.append_built(build(0, b"a"), 1, START_MS, epoch)
+        assert caught.value.code is code
+        partition.configure(before)
+    assert (partition.log.log_end_offset, partition.log.size) == (0, 0)
+
+
+def test_what_waits_after_its_append_is_not_committed_at_once(tmp_path: Path) -> None:
+    """For followers, for the device, for a cut; nor is what is too large."""
+    led, partition = Led(tmp_path / "led"), partition_of(tmp_path / "alone")
+    assert not coordinator_log(led.partition).commits_at_once(1, 100)
+    log = coordinator_log(partition)
+    assert log.commits_at_once(1, partition.config.max_message_bytes)
+    assert not log.commits_at_once(1, partition.config.max_message_bytes + 1)
+    partition.configure(replace(partition.config, flush_messages=3))
+    assert log.commits_at_once(2, 100)
+    assert not log.commits_at_once(3, 100)
+    partition.gate.close(UUID(int=1), START_MS, 1000)
+    assert not log.commits_at_once(1, 100)
