@@ -25,7 +25,8 @@ from service.base.slices import Slice
 from service.base.turn_queues import turn_queues
 from service.coordinator.batching import OpenBatch, RecordBlock, WholeBatch, size_of, split_records
 from service.coordinator.environment import ShardEnvironment
-from service.coordinator.errors import FailedAppends, client_error
+from service.coordinator.errors import client_error
+from service.coordinator.failed_appends import FailedAppends
 from service.coordinator.pending_decisions import NEVER, OverdueDecisions, PendingAnswer, PendingDecision
 from service.coordinator.ports import PartitionLog, ResponseSink
 from service.coordinator.shard import (
@@ -96,7 +97,7 @@ class ShardContext(Generic[S]):
         self._is_due = False
         self._wants_turn = False
         self._is_turning = False
-        self._alone_ms = -1  # of the last `append_alone`
+        self._alone_ms = -1
         self._failures = FailedAppends(name, env.metrics)
         self.is_closed = False
 
@@ -165,9 +166,8 @@ class ShardContext(Generic[S]):
         began_ms, settings, offset = env.monotonic_ms(), env.settings(), self._next_offset
         if self._open is not None or self._pending or self._overdue.queue or self._unreplayed.blocks:
             return False
-        if began_ms == self._alone_ms or settings.linger_ms > 0 or settings.codec:
-            return False
-        if not log.commits_at_once(count, block.size):
+        shares = began_ms == self._alone_ms or settings.linger_ms > 0 or settings.codec
+        if shares or not log.commits_at_once(count, block.size):
             return False
         self._alone_ms = began_ms
         if effects:

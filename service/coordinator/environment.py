@@ -1,4 +1,4 @@
-"""What the shards of a coordinator share on this node: settings, clocks, timers and counters."""
+"""Settings, clocks, timers and counters that the shards of a coordinator share on this node."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
@@ -10,9 +9,6 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError, StorageError
-from service.coordinator.metrics import RuntimeMetrics
-
-_log = logging.getLogger(__name__)
 
 CLIENT_ERRORS: Final[Mapping[ErrorCode, ErrorCode]] = MappingProxyType(
     {
@@ -38,27 +34,3 @@ def client_error(error: Exception) -> RequestError:
         return RequestError(ErrorCode.unknown_server_error)
     code = CLIENT_ERRORS.get(error.code)
     return error if code is None else RequestError(code, error.message or error.code.name)
-
-
-class FailedAppends:
-    """Appends of one shard that fail: counted, and logged once until one succeeds, as clients retry."""
-
-    __slots__ = ("_metrics", "_name", "has_failed")
-
-    def __init__(self, name: str, metrics: RuntimeMetrics) -> None:
-        self._name = name
-        self._metrics = metrics
-        self.has_failed = False
-
-    def note(self, error: Exception) -> RequestError:
-        """Count and log a failed batch; return the error for the clients of its decisions."""
-        self._metrics.failed_batches += 1
-        self.log(error)
-        return client_error(error)
-
-    def log(self, error: Exception) -> None:
-        """Log the first of several failures."""
-        if not self.has_failed:
-            is_bug = not isinstance(error, RequestError | StorageError)
-            _log.error("appends to %s fail: %s", self._name, error, exc_info=error if is_bug else None)
-        self.has_failed = True

@@ -70,9 +70,9 @@ class PartitionLog(Protocol):
     def commits_at_once(self, records: int, size: int) -> bool:
         """Return whether one batch of so many records and bytes is committed when `append_built` returns."""
 
-    def append_built(self, batch: bytearray, records: int, max_timestamp: int, leader_epoch: int) -> int:
-        """Append one batch as `append` does, without reading its header. Only where `commits_at_once`; the
-        batch is the caller's again."""
+    def append_built(self, batch: bytearray, records: int, now_ms: int, leader_epoch: int) -> int:
+        """Append one batch as `append` does, without reading its header: all its times are `now_ms`. Only
+        where `commits_at_once`; the batch is the caller's again."""
 
     def append_marker(self, marker: Marker, leader_epoch: int) -> int:
         """Append the end of a transaction and return its offset. Raises as `append`, and `RequestError`

@@ -163,11 +163,9 @@ class LogAppender:
         producers.end_offset = run.last_offset + 1
         return True
 
-    def append_built(
-        self, data: bytearray, records: int, max_timestamp: int, leader_epoch: int, now_ms: int
-    ) -> None:
-        """Append a batch that this node built itself, of no producer: offset and epoch are stamped in place.
-        Raises as `append`."""
+    def append_built(self, data: bytearray, records: int, now_ms: int, leader_epoch: int) -> None:
+        """Append a batch that this node built itself, of no producer, with `now_ms` as all its times: offset
+        and epoch are stamped in place. Raises as `append`."""
         state = self.state
         if self.background is not None:
             self.finish()
@@ -177,13 +175,13 @@ class LogAppender:
         last_offset = offset + records - 1
         if size > self._limits[0]:
             raise self._too_large(size)
-        self._make_room(size, offset, last_offset, max_timestamp, now_ms)
+        self._make_room(size, offset, last_offset, now_ms, now_ms)
         if leader_epoch != state.epochs.latest:
             self._assign_epoch(leader_epoch, offset)
         stamp(data, 0, offset, leader_epoch)
         segments = state.segments
         try:  # invariant L1, as in `append`
-            segments.active.append(data, last_offset, max_timestamp)
+            segments.active.append(data, last_offset, now_ms)
         except DiskError as e:
             self._write_failed(segments.active, e)
             raise

@@ -464,38 +464,20 @@ class Partition:
         self.happened(what)
 
     def append_records(
-        self, batch: bytearray, leader_epoch: int, now_ms: int, guard: VerificationGuard | None = None
+        self,
+        batch: bytearray,
+        leader_epoch: int,
+        now_ms: int,
+        guard: VerificationGuard | None = None,
+        records: int = 0,
     ) -> int:
         """Append a batch that this node built itself, as a coordinator does; returns its base offset.
 
-        `guard`: see `append`. Raises, with nothing written, `RequestError` NOT_LEADER_OR_FOLLOWER in another
-        leader epoch than `leader_epoch`, NOT_ENOUGH_REPLICAS, MESSAGE_TOO_LARGE, and the errors of `append`.
+        `guard`: see `append`. `records`: their number in a batch of no producer whose times are all `now_ms`,
+        where this node has the only replica; its header is not read then. Raises, with nothing written,
+        `RequestError` NOT_LEADER_OR_FOLLOWER in another epoch than `leader_epoch`, NOT_ENOUGH_REPLICAS,
+        MESSAGE_TOO_LARGE, and the errors of `append`.
         """
-        self._check_built(batch, leader_epoch)
-        header = read_header(batch)
-        validated = ValidatedBatch(
-            memoryview(batch), header, header.max_timestamp, 0, header.record_count, AppendOrigin.COORDINATOR
-        )
-        return self.append(validated, now_ms, guard).first_offset
-
-    def append_built(self, batch: bytearray, records: int, max_timestamp: int, leader_epoch: int) -> int:
-        """Append a batch that this node built itself, of no producer, where it has the only replica; returns
-        its base offset. `records` and `max_timestamp` are what its header says. Raises as `append_records`.
-        """
-        self._check_built(batch, leader_epoch)
-        if self.archive.held is not None:
-            self.archive.check_held("does not take records")
-        state = self._state
-        base_offset, appender = state.end_offset, self.unified.local.appender
-        appender.append_built(batch, records, max_timestamp, leader_epoch, self._clock.now_ms())
-        if self.gate.is_open:
-            self._take_mark(state.end_offset, len(batch))
-        else:
-            self.gate.moved(self, state.end_offset, len(batch))
-        return base_offset
-
-    def _check_built(self, batch: bytearray, leader_epoch: int) -> None:
-        """Check that this node may append a batch of its own."""
         state = self._state
         if state.failure is not None:
             state.check()
@@ -512,6 +494,20 @@ class Partition:
                 ErrorCode.message_too_large,
                 f"batch of {len(batch)} bytes, {self.tip} takes {state.config.max_message_bytes}",
             )
+        if not records:
+            header = read_header(batch)
+            count, time, origin = header.record_count, header.max_timestamp, AppendOrigin.COORDINATOR
+            validated = ValidatedBatch(memoryview(batch), header, time, 0, count, origin)
+            return self.append(validated, now_ms, guard).first_offset
+        if self.archive.held is not None:
+            self.archive.check_held("does not take records")
+        base_offset = state.end_offset
+        self.unified.local.appender.append_built(batch, records, now_ms, leader_epoch)
+        if self.gate.is_open:
+            self._take_mark(state.end_offset, len(batch))
+        else:
+            self.gate.moved(self, state.end_offset, len(batch))
+        return base_offset
 
     def listen(self, listener: Callable[[int], None] | None) -> None:
         """Call `listener` with each new high watermark while this node leads, instead of the previous

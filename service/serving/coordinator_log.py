@@ -77,8 +77,8 @@ class CoordinatorLog:
             and state.end_offset + records - state.recovery_point < config.flush_messages
         )
 
-    def append_built(self, batch: bytearray, records: int, max_timestamp: int, leader_epoch: int) -> int:
-        return self._partition.append_built(batch, records, max_timestamp, leader_epoch)
+    def append_built(self, batch: bytearray, records: int, now_ms: int, leader_epoch: int) -> int:
+        return self._partition.append_records(batch, leader_epoch, now_ms, records=records)
 
     def append_marker(self, marker: Marker, leader_epoch: int) -> int:
         partition = self._partition

@@ -60,9 +60,9 @@ class ModelLog:
     def commits_at_once(self, records: int, size: int) -> bool:
         return self.moves_at_once and size <= self.max_batch_bytes
 
-    def append_built(self, batch: bytearray, records: int, max_timestamp: int, leader_epoch: int) -> int:
+    def append_built(self, batch: bytearray, records: int, now_ms: int, leader_epoch: int) -> int:
         [header] = iter_headers(batch)
-        assert (header.record_count, header.max_timestamp) == (records, max_timestamp)
+        assert (header.record_count, header.max_timestamp) == (records, now_ms)
         return self.append(bytearray(batch), leader_epoch)
 
     def append_marker(self, marker: Marker, leader_epoch: int) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from service.coordinator.batching import OpenBatch, size_of
-from service.groups import commit_plans, quick_commits
+from service.groups import quick_commits
 from service.groups.commit_plans import CommitPlan, CommitPlans
 from service.records import commit_kernel, commit_plan_kernel
 from service.records.batch import CompressionType, stamp
@@ -194,11 +194,11 @@ def plans_of(*counts: int) -> CommitPlans:
 
 def test_the_oldest_plans_go_when_there_are_too_many_positions() -> None:
     plans = plans_of(200, 200, 200)
-    assert (len(plans), plans.positions) == (3, 600)
+    assert (len(plans), plans.positions) == (3, 615)
     plans = plans_of(*[200] * 170)
-    assert (len(plans), plans.positions) == (163, 32_600)
-    assert plans.find(6) is None
-    assert plans.find(7) is not None
+    assert (len(plans), plans.positions) == (159, 32_595)
+    assert plans.find(10) is None
+    assert plans.find(11) is not None
 
 
 def test_a_plan_ends_with_its_connection() -> None:
@@ -206,7 +206,7 @@ def test_a_plan_ends_with_its_connection() -> None:
     plans.drop(0)
     plans.drop(0)
     assert plans.find(0) is None
-    assert (len(plans), plans.positions) == (1, 5)
+    assert (len(plans), plans.positions) == (1, 10)
 
 
 def test_a_connection_that_commits_something_else_each_time_gets_plans_ever_more_seldom() -> None:
@@ -217,4 +217,4 @@ def test_a_connection_that_commits_something_else_each_time_gets_plans_ever_more
             plans.put(5, Planned(1))  # type: ignore[arg-type]
             got.append(number)
     assert got == [1, 2, 3, 5, 9, 17, 33]
-    assert not plans.wants(6, commit_plans.MOST_BYTES + 1)
+    assert not plans.wants(6, commit_plan_kernel.MOST_BYTES + 1)

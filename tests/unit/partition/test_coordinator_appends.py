@@ -276,8 +276,8 @@ def test_a_built_batch_is_refused_as_any(tmp_path: Path) -> None:
     assert (partition.log.log_end_offset, partition.log.size) == (0, 0)
 
 
-def test_what_waits_after_its_append_is_not_committed_at_once(tmp_path: Path) -> None:
-    """For followers, for the device, for a cut; nor is what is too large."""
+def test_an_append_that_waits_is_not_committed_at_once(tmp_path: Path) -> None:
+    """Followers, the device and a cut make it wait; what is too large is refused."""
     led, partition = Led(tmp_path / "led"), partition_of(tmp_path / "alone")
     assert not coordinator_log(led.partition).commits_at_once(1, 100)
     log = coordinator_log(partition)
