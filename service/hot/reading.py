@@ -88,6 +88,8 @@ class LogReader:
             if first > max_bytes and not min_one:
                 return ReadResult(None, offset)
             size = min(size, max(first, max_bytes))
+            if size > first:
+                size = self._whole_batches(segment, position, size, first)
         _ = file.fd  # opened now: from here on the slice can be served even if the segment is deleted
         found = FileSlice(file, position, size)
         if position + size == segment.size and slot + 1 < len(segments.all) and size < max_bytes:
@@ -95,6 +97,18 @@ class LogReader:
                 found, start, self._go_on(slot + 1, max_bytes - size, end_offset, log_end_offset)
             )
         return ReadResult(found, start)
+
+    def _whole_batches(self, segment: Segment, position: int, size: int, first: int) -> int:
+        """Return `size`, or less if that ends within a batch: the client would drop its beginning. Its place
+        is cached, as the client's next fetch begins there. `first`: size of the first batch."""
+        try:
+            boundary = segment.indexes.boundary_before(position + size)
+        except DiskError:
+            return size  # whoever sends these bytes meets the error
+        if boundary is None or boundary[0] < position + first:
+            return size
+        self._remember(boundary[1], segment, boundary[0])
+        return boundary[0] - position
 
     def end_of(self, offset: int, parts: Sequence[FileSlice], end_offset: int) -> int:
         """Return an offset that no batch in `parts`, of a read from `offset` to `end_offset` that was made in

@@ -48,6 +48,7 @@ from service.serving.fetch_answers import (
 from service.serving.fetch_operation import FIRST_VERSION_WITH_STORAGE_ERRORS, FetchOperation
 from service.serving.fetch_read import FetchRead, InlineSmallSlices, PendingReads, reads_committed
 from service.serving.implicit_fetch import ImplicitFetch, RecalledFetch
+from service.serving.ordinary_fetch import respond
 from service.serving.request_host import Broker
 from service.wire.fetch import FetchPartitionResult, FetchRequestView
 from service.wire.produce import TopicKey
@@ -72,10 +73,12 @@ def handle(
     if fetch.session_epoch in FULL_FETCH_EPOCHS:
         if fetch.session_id != NO_SESSION:
             broker.fetch_sessions.close(fetch.session_id)
+        if fetch.session_epoch == FINAL_EPOCH and (ordinary := respond(broker, context, fetch)) is not None:
+            return ordinary
         wants_session = (
             fetch.session_epoch == INITIAL_EPOCH and context.api_version >= FIRST_VERSION_WITH_SESSIONS
         )
-        return _FullFetch(broker, context, fetch, wants_session=wants_session).begin()
+        return FullFetch(broker, context, fetch, wants_session=wants_session).begin()
     try:
         session = broker.fetch_sessions.resume(
             broker.clock.monotonic_ms(),
@@ -90,11 +93,11 @@ def handle(
     if session is not None and session.replica is not None and session.replica_id == fetch.replica_id:
         session.fetched(fetch.replica_epoch, broker.clock.monotonic_ms())
     if session is None:
-        return _FullFetch(broker, context, fetch, wants_session=False).begin()
+        return FullFetch(broker, context, fetch, wants_session=False).begin()
     return _IncrementalFetch(broker, context, fetch, session).begin()
 
 
-class _FullFetch(FetchOperation):
+class FullFetch(FetchOperation):
     """Fetch of all partitions that the request names; creates a session if the client wants one."""
 
     __slots__ = ("_looked_under", "_session_id", "_topics", "_wants_session")
