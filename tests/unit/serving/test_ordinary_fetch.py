@@ -66,7 +66,7 @@ def append(node: OneOfThree, index: int, value_bytes: int, times: int = 1) -> No
 
 @pytest.mark.parametrize("isolation", [0, 1])
 @pytest.mark.parametrize("version", range(12, 19))
-def test_what_is_there_is_sent_at_once_with_the_same_bytes(
+def test_records_that_are_there_go_out_at_once_with_the_same_bytes(
     tmp_path: Path, version: int, isolation: int
 ) -> None:
     async def scenario(node: OneOfThree) -> None:
@@ -87,7 +87,7 @@ def test_what_is_there_is_sent_at_once_with_the_same_bytes(
     run(tmp_path, scenario)
 
 
-def test_what_has_to_wait_or_is_refused_is_for_the_plain_path(tmp_path: Path) -> None:
+def test_the_plain_path_gets_fetches_that_wait_or_are_refused(tmp_path: Path) -> None:
     async def scenario(node: OneOfThree) -> None:
         append(node, 0, 100, 3)
         for topics, how in (
