@@ -121,7 +121,8 @@ def test_each_path_counts_the_same(tmp_path: Path) -> None:
             traffic = found.traffic
             return metrics.hot_reads, metrics.hot_bytes, traffic.fetched_bytes, traffic.fetched_records
 
-        frame = fetch_frame(16, [("t", [Named(0, 2)])], IDS)
+        append(node, 0, LARGE)
+        frame = fetch_frame(16, [("t", [Named(0, 2, max_bytes=5 * LARGE)])], IDS)
         counts = [counted()]
         context, fetch = context_of(frame, 1), parsed(frame)
         for answer in (
@@ -134,6 +135,6 @@ def test_each_path_counts_the_same(tmp_path: Path) -> None:
             [after - before for before, after in zip(*pair, strict=True)] for pair in pairwise(counts)
         )
         assert first == second
-        assert first[0] == 1
+        assert first == [1, 2 * found.log.size // 4, 2 * found.log.size // 4, 4]
 
     run(tmp_path, scenario)
