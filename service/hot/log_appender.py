@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from kio.schema.errors import ErrorCode
 
 from service.base.disk import DiskError
-from service.base.errors import CorruptionError, RequestError
+from service.base.errors import CorruptionError, RequestError, StorageError
 from service.base.types import NO_TIMESTAMP, TopicIdPartition
 from service.hot.background_append import BackgroundAppend
 from service.hot.deletion_queue import DeletionQueue
@@ -129,7 +129,7 @@ class LogAppender:
         epoch.
 
         False, with nothing changed, if `append` has to look at its batches one by one: there is something to
-        refuse, to finish or to begin before it, or the disk refuses.
+        refuse, to finish or to begin before it, or the disk refuses a read or the write.
         """
         state = self.state
         segments = state.segments
@@ -147,7 +147,7 @@ class LogAppender:
             if headers and producers.check(headers[0], run.base_offset) is not None:
                 return False
             is_full = active.must_roll(size, run.newest[0], run.last_offset, now_ms, self._limits)
-        except (RequestError, CorruptionError):
+        except (RequestError, StorageError, CorruptionError):
             return False
         if is_full or (run.batches > 1 and active.indexes.is_full_after(run.batches)):
             return False
