@@ -44,6 +44,10 @@ MOST_ROUTES: Final = 8192
 """Most beginnings that are kept, some 8 MB. librdkafka sends a request for each partition."""
 EXCHANGED_OF: Final = 64
 """Each so many unknown beginnings one takes the place of the oldest, once there are `MOST_ROUTES`."""
+LEFT_ALONE: Final = 32
+"""Requests that are left to the general way behind one whose batch took more than a slice: that begins anew,
+and most of those behind will be like it."""
+_INT32: Final = struct.Struct(">i")
 _INT64: Final = struct.Struct(">q")
 _MAX_INT64: Final = 2**63 - 1
 _NO_RECORDS: Final = b"\xff\xff\xff\xff"
@@ -57,7 +61,10 @@ _CODECS: Final = ("producer", "uncompressed")
 class Route:
     """Fields of the first bytes of requests, and the response to them."""
 
-    __slots__ = ("_start", "_template", "acks", "answer_offset_at", "client_id", "index", "topic", "version")
+    __slots__ = (
+        "_start", "_template", "acks", "answer_offset_at", "client_id", "index", "left_alone", "topic",
+        "version",
+    )  # fmt: skip
 
     def __init__(self, version: int, client_id: str, acks: int, topic: TopicKey, index: int) -> None:
         self.version = version
@@ -65,6 +72,7 @@ class Route:
         self.acks = acks
         self.topic = topic
         self.index = index
+        self.left_alone = 0
         self._start = -1
         self._template = b""
         one, other = (self._encode(0, base_offset) for base_offset in (0, -1))
@@ -122,11 +130,15 @@ class ProduceRuns:
         if head[RECORDS_SIZE] <= SMALL_BYTES and _keeps_batches(partition.rules):
             answered = self._append_run(partition, route, head, data, start, end)
         if answered is None:
+            if route.left_alone:
+                route.left_alone -= 1
+                return None
             answered = self._append_one(partition, route, head, data, start)
             if answered is None:
                 return None
         context.api_key, context.api_version = ApiKey.PRODUCE, route.version
         context.client_id = route.client_id
+        context.correlation_id = _INT32.unpack_from(data, start + _ID_AT)[0]
         if authorizer is not None:
             for _ in range(answered.requests):  # each is counted, and told to the audit log
                 authorizer.allows(
@@ -143,7 +155,12 @@ class ProduceRuns:
         now_ms, log = self._broker.clock.now_ms(), partition.unified.local.state
         taken = self._taker.take(
             data, start, end, head[HEAD_END],
-            _rules(partition.rules, now_ms, log.end_offset, partition.leader_epoch, route.answer_offset_at),
+            array("q", (
+                # Each has a record at least.
+                min(MOST_REQUESTS, log.config.flush_messages - 1 - log.end_offset + log.recovery_point),
+                *_bounds(partition.rules, now_ms), log.end_offset, partition.leader_epoch,
+                route.answer_offset_at,
+            )),
             route.template(log.start),
         )  # fmt: skip
         if taken is None:
@@ -170,7 +187,10 @@ class ProduceRuns:
             if unflushed >= log.config.flush_messages:
                 return None
             info = partition.append(batch, now_ms)
-        except (RequestError, BeyondSlice):
+        except RequestError:
+            return None
+        except BeyondSlice:
+            route.left_alone = LEFT_ALONE
             return None
         except (StorageError, CorruptionError):
             stamp(records, 0, 0, NO_LEADER_EPOCH)  # as it came
@@ -212,11 +232,13 @@ class ProduceRuns:
 
     def _is_ordinary(self, partition: Partition, route: Route) -> bool:
         """Return whether nothing refuses or delays a plain batch for this partition, or its answer."""
-        broker, rules = self._broker, partition.rules
+        broker, rules, log = self._broker, partition.rules, partition.unified.local.state
         if broker.quotas.active or broker.heir is not None or broker.disks.is_pressed:
             return False
         if not partition.is_leader or not partition.gate.is_open or partition.tip.topic in INTERNAL_TOPICS:
             return False
+        if log.end_offset + 1 - log.recovery_point >= log.config.flush_messages:
+            return False  # any batch is answered after a flush
         if rules.log_append_time:
             return False  # the batch would be changed before it can be refused
         if route.acks == 1:
@@ -245,12 +267,8 @@ def _may_write(authorizer: Authorizer, context: RequestContext, topic: str) -> b
     return bool(allowed >> AclOperation.WRITE & 1)
 
 
-def _rules(
-    rules: ValidationRules, now_ms: int, offset: int, leader_epoch: int, answer_offset_at: int
-) -> array[int]:
-    """Return the numbers of `produce_kernel.take_run`."""
+def _bounds(rules: ValidationRules, now_ms: int) -> tuple[int, int, int]:
+    """Return most bytes of a batch, and bounds of timestamps."""
     oldest = max(now_ms - rules.timestamp_before_max_ms, -_MAX_INT64 - 1)
     newest = min(now_ms + rules.timestamp_after_max_ms, _MAX_INT64)
-    return array(
-        "q", (MOST_REQUESTS, rules.max_message_bytes, oldest, newest, offset, leader_epoch, answer_offset_at)
-    )
+    return rules.max_message_bytes, oldest, newest

@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Awaitable
 from contextlib import AsyncExitStack
 from datetime import timedelta
-from errno import ENOSPC
+from errno import EIO, ENOSPC
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -24,6 +24,7 @@ from service.config.settings import LogConfig
 from service.network.request import RequestContext, Response
 from service.partition.partition import Partition
 from service.records import produce_kernel
+from service.records.compression import decompress
 from service.records.produced_run import RunTaker
 from service.security.session import anonymous
 from service.serving import produce_runs
@@ -357,6 +358,94 @@ def test_a_disk_that_refuses_leaves_nothing_behind_and_takes_the_same_later(size
             assert codes(frames, bytes_of(taken)) == [(ErrorCode.none, offset) for offset in (1, 2, 3)]
             assert side.in_runs == 3
             assert log.end_offset == 4
+
+    asyncio.run(scenario())
+
+
+def request_of(number: int, records: bytes) -> tuple[Any, bytes]:
+    """A request of one batch, and its bytes."""
+    module = schema(0, 9)
+    data = module.PartitionProduceData(index=0, records=records)
+    named = module.TopicProduceData(name="t", partition_data=(data,))
+    asked = module.ProduceRequest(
+        transactional_id=None, acks=1, timeout=timedelta(seconds=1), topic_data=(named,)
+    )
+    body = encode_request(asked, number, "me")
+    return asked, len(body).to_bytes(4) + body
+
+
+def test_a_segment_that_cannot_be_read_is_told_each_request() -> None:
+    """After a restart the first timestamp of the segment is read before a batch may be appended."""
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            side = Side(await stack.enter_async_context(one_of_three(folder, *WORLD)), in_runs=True)
+            frames = [request_of(number, batch([b"x"], base_timestamp=START_MS)) for number in range(4)]
+            await side.take(frames[0][1])
+            active = side.partition(0).log.state.segments.active
+            error = DiskError("reading", active.log.path, EIO)
+            with (
+                patch.object(active, "_first_timestamp", None),
+                patch.object(type(active.log), "get", side_effect=error),
+            ):
+                (answers,) = await side.take(b"".join(one for _, one in frames[1:]))
+            assert codes(frames, bytes_of(answers)) == [(ErrorCode.kafka_storage_error, -1)] * 3
+            assert side.partition(0).end_offset == 1
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("flush_messages", "most"), [(1, 0), (8, 41)])
+def test_the_kernel_goes_through_few_batches_that_a_flush_leaves_to_the_general_way(
+    flush_messages: int, most: int
+) -> None:
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            side = Side(await stack.enter_async_context(one_of_three(folder, *WORLD)), in_runs=True)
+            side.partition(0).configure(LogConfig(flush_messages=flush_messages))
+            records = batch([b"x"], base_timestamp=START_MS)
+            taken: list[int] = []
+
+            def noted(*given: Any) -> Any:
+                found = produce_kernel.take_run(*given)
+                taken.append(found[0])
+                return found
+
+            with patch("service.records.produced_run.take_run", noted):
+                await side.take(b"".join(request_of(number, records)[1] for number in range(40)))
+            assert side.partition(0).end_offset == 40
+            assert sum(taken) <= most  # of the first flush one twice: it begins the segment
+
+    asyncio.run(scenario())
+
+
+def test_batches_that_inflate_to_much_are_rarely_inflated_twice_on_the_loop() -> None:
+    async def scenario(*, in_runs: bool) -> int:
+        async with AsyncExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            side = Side(await stack.enter_async_context(one_of_three(folder, *WORLD)), in_runs=in_runs)
+            request = request_of(1, batch([bytes(3_000_000)], codec=4, base_timestamp=START_MS))[1]
+            with patch("service.records.validation.decompress", wraps=decompress) as inflate:
+                for _ in range(9):
+                    await side.take(request)
+            assert side.partition(0).end_offset == 9
+            return int(inflate.call_count)
+
+    assert asyncio.run(scenario(in_runs=False)) == 18  # once for a slice, once on a thread
+    assert asyncio.run(scenario(in_runs=True)) == 19
+
+
+def test_the_log_names_the_request_that_was_taken() -> None:
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            side = Side(await stack.enter_async_context(one_of_three(folder, *WORLD)), in_runs=True)
+            for number in (3, 77):
+                await side.take(request_of(number, batch([b"x"], base_timestamp=START_MS))[1])
+                assert side.context.correlation_id == number
+            assert side.in_runs == 2
 
     asyncio.run(scenario())
 
