@@ -182,14 +182,6 @@ class OffsetIndex(_Index):
             raise CorruptionError(f"{self.handle.path} points before the log, to {min(position, before)}")
         return position, before
 
-    def kept_before(self, position: int) -> tuple[int, int] | None:
-        """Return (offset, position) of the last entry for a batch that begins before `position`. None if
-        there is none, or if the look-up needs a read."""
-        if not self.entries or self._kept(self.handle.get(), 1, position - 1) is None:
-            return None
-        found = self._floor(1, position - 1)
-        return None if found is None else (self.base_offset + found[1][0], found[1][1])
-
     def last(self) -> tuple[int, int] | None:
         """Return (offset, position) of the last entry."""
         return self._absolute(self.entries - 1) if self.entries else None

@@ -7,7 +7,6 @@ from typing import Final, NamedTuple
 
 from service.base.disk import DiskError
 from service.base.errors import CorruptionError
-from service.base.types import NO_OFFSET
 from service.hot.files import FileSlice
 from service.hot.lookup_prefetch import find_if_resident
 from service.hot.segment import Segment
@@ -24,14 +23,12 @@ class ReadResult(NamedTuple):
     """``slice``: bytes of one segment that begin with a whole batch and may end within one; None for none.
 
     ``start_offset``: base offset of the first batch if it was looked up, else the requested offset. ``more``:
-    slices of the following segments, if ``slice`` reaches to the end of its own. ``next_offset``: where a
-    ``slice`` ends that was cut to whole batches, else -1.
+    slices of the following segments, if ``slice`` reaches to the end of its own.
     """
 
     slice: FileSlice | None
     start_offset: int
     more: tuple[FileSlice, ...] = ()
-    next_offset: int = NO_OFFSET
 
 
 class LogReader:
@@ -91,9 +88,6 @@ class LogReader:
             if first > max_bytes and not min_one:
                 return ReadResult(None, offset)
             size = min(size, max(first, max_bytes))
-            if size > first and (boundary := self._boundary(segment, position + size, position + first)):
-                _ = file.fd
-                return ReadResult(FileSlice(file, position, boundary[0] - position), start, (), boundary[1])
         _ = file.fd  # opened now: from here on the slice can be served even if the segment is deleted
         found = FileSlice(file, position, size)
         if position + size == segment.size and slot + 1 < len(segments.all) and size < max_bytes:
@@ -101,19 +95,6 @@ class LogReader:
                 found, start, self._go_on(slot + 1, max_bytes - size, end_offset, log_end_offset)
             )
         return ReadResult(found, start)
-
-    def _boundary(self, segment: Segment, position: int, least: int) -> tuple[int, int] | None:
-        """Return (position, offset behind) of the last boundary of batches at or before `position`, None if
-        that is not known or below `least`. A client would drop a batch that is cut; its next fetch begins at
-        the boundary, which is cached."""
-        try:
-            found = segment.indexes.boundary_before(position)
-        except DiskError:
-            return None  # whoever sends these bytes meets the error
-        if found is None or found[0] < least:
-            return None
-        self._remember(found[1], segment, found[0])
-        return found
 
     def end_of(self, offset: int, parts: Sequence[FileSlice], end_offset: int) -> int:
         """Return an offset that no batch in `parts`, of a read from `offset` to `end_offset` that was made in

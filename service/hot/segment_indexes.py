@@ -24,15 +24,7 @@ from service.records.produce_kernel import LAST_OFFSET, MAX_TIMESTAMP, ROW_FIELD
 from service.records.produced_run import ProducedRun
 from service.records.scan import BatchScan
 from service.records.segment_indexes import IndexBuilder, due_entries
-from service.records.walk import (
-    LOOKUP_BYTES,
-    BatchPlace,
-    Read,
-    find_offset,
-    iter_batches,
-    last_boundary,
-    last_place,
-)
+from service.records.walk import LOOKUP_BYTES, BatchPlace, Read, find_offset, iter_batches, last_place
 
 _log = logging.getLogger(__name__)
 
@@ -289,13 +281,6 @@ class SegmentIndexes:
         if place is None or (place.position, place.last_offset) != (entry[1], entry[0]):
             return None
         return place.base_offset
-
-    def boundary_before(self, position: int) -> tuple[int, int] | None:
-        """Return (position, offset behind) of the last batch boundary at or before `position`. None where no
-        sound entry tells it, or a read of the index or of more than a few headers would be needed."""
-        if not self.is_checked or (entry := self.offset.kept_before(position)) is None:
-            return None
-        return last_boundary(self._log.get().pread_nowait, entry, position, self._log.size)
 
     def least_offset_for(self, timestamp: int) -> int:
         """Return an offset before which no record is as late as `timestamp`; at least the base offset."""

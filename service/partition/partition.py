@@ -386,9 +386,8 @@ class Partition:
         """
         leading = self.leading
         if leading is None:
-            in_sync, least = self.isr_size, self._state.config.min_insync_replicas
-            if self.replica_count < least:
-                least = self.replica_count
+            in_sync = self.isr_size
+            least = min(self._state.config.min_insync_replicas, self.replica_count)
             are_enough = in_sync >= least
         else:
             in_sync, least = len(leading.in_sync), leading.min_isr
@@ -499,9 +498,9 @@ class Partition:
             count, time, origin = header.record_count, header.max_timestamp, AppendOrigin.COORDINATOR
             validated = ValidatedBatch(memoryview(batch), header, time, 0, count, origin)
             return self.append(validated, now_ms, guard).first_offset
+        base_offset = state.end_offset
         if self.archive.held is not None:
             self.archive.check_held("does not take records")
-        base_offset = state.end_offset
         self.unified.local.appender.append_built(batch, records, now_ms, leader_epoch)
         if self.gate.is_open:
             self._take_mark(state.end_offset, len(batch))
@@ -570,12 +569,10 @@ class Partition:
 
 
 def append_produced(partition: Partition, run: ProducedRun, now_ms: int) -> bool:
-    """Append a run as `Partition.append` does each of its batches. False, with nothing written, where that
-    has to look at them one by one."""
+    """Append a run as `Partition.append` does each batch; False, with nothing written, if it cannot."""
     if partition.archive.held is not None:
         return False
-    appender = partition.unified.local.appender
-    if not appender.append_produced(run, partition.leader_epoch, now_ms):
+    if not partition.unified.local.appender.append_produced(run, partition.leader_epoch, now_ms):
         return False
     end, size = run.last_offset + 1, len(run.data)
     if partition.leading is not None:

@@ -163,15 +163,13 @@ class UnifiedLog:
         if max_bytes <= 0 and not min_one:
             return NOTHING
         if offset >= self.local_start_offset:
-            found, _, more, next_offset = self.local.read(offset, max_bytes, end_offset, min_one)
+            found, _, more = self.local.read(offset, max_bytes, end_offset, min_one)
             if found is None or not found.size:
                 return NOTHING
             parts = (found, *more) if more else (found,)
             size = _size(parts) if more else found.size
             if is_committed and self.local.state.segments.has_rows_from(offset):
                 return self._with_local_aborted(offset, max_bytes, end_offset, parts)
-            if next_offset != NO_OFFSET:
-                return LogRead(parts, size, None, next_offset=next_offset)
             if size < max_bytes and offset >= self.local.state.segments.bases[-1]:
                 return LogRead(parts, size, None, next_offset=end_offset)
             return LogRead(parts, size, None, next_offset=offset + self._records_in(size))
@@ -195,7 +193,7 @@ class UnifiedLog:
         segments, bound = local.state.segments, local.reader.end_of(offset, parts, end_offset)
         behind = segments.offset_behind_aborted(offset, MOST_ABORTED)
         if behind is not None and behind < bound:
-            found, _, more, _ = local.read(offset, max_bytes, behind)
+            found, _, more = local.read(offset, max_bytes, behind)
             if found is not None and found.size:
                 parts, bound = (found, *more), local.reader.end_of(offset, (found, *more), behind)
         finding = segments.aborted_from(offset, bound)

@@ -34,7 +34,6 @@ CHUNK_BYTES: Final = 1 << 20
 _PLACE: Final = struct.Struct(">qi11xi")  # base offset, batch length, last offset delta
 _SEARCHED: Final = struct.Struct(">qiib")  # base offset, batch length, leader epoch, magic
 _MAGIC_BYTE: Final = bytes([MAGIC])
-_BOUNDARY_READS: Final = 2
 _MAX_OFFSETS: Final = 2**31
 """Upper limit of the distance between two offsets of one segment."""
 
@@ -73,34 +72,6 @@ def find_offset(read: Read, offset: int, position: int, end: int, name: object =
             return BatchPlace(position, size, base_offset, base_offset + delta)
         position += size
     return None
-
-
-def last_boundary(
-    read: Callable[[int, int], Buffer | None], entry: tuple[int, int], position: int, end: int
-) -> tuple[int, int] | None:
-    """Return (position, offset behind) of the last boundary of batches at or before `position`, in a log that
-    ends at `end`.
-
-    `entry`: (last offset, position) of a batch that begins before `position`, as an index says. None if it is
-    no such batch, if `read` returns None, or after `_BOUNDARY_READS` reads.
-    """
-    last_offset, at = entry
-    chunk: Buffer = b""
-    start, reads, behind = at, 0, -1
-    while at < position:
-        if at - start + _PLACE.size > len(chunk):
-            found = read(min(LOOKUP_BYTES, end - at), at) if reads < _BOUNDARY_READS else None
-            if found is None or len(found) < _PLACE.size:
-                return None
-            start, chunk, reads = at, found, reads + 1
-        base_offset, length, delta = _PLACE.unpack_from(chunk, at - start)
-        size = length + LOG_OVERHEAD
-        if size < HEADER_SIZE or delta < 0 or (behind < 0 and base_offset + delta != last_offset):
-            return None
-        if at + size > position:
-            return at, base_offset if behind < 0 else behind
-        at, behind = at + size, base_offset + delta + 1
-    return at, behind
 
 
 def last_place(data: Buffer) -> BatchPlace:

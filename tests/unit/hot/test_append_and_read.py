@@ -16,7 +16,6 @@ from service.base.errors import CorruptionError, RequestError, StorageError
 from service.hot.files import FileCache
 from service.hot.sealed_segments import SealedSegment
 from service.records.batch import iter_headers, read_header, set_log_append_time
-from service.records.walk import last_boundary
 from tests.unit.hot.logs import START_MS, batch, headers_from, open_log, raw, records_from
 
 
@@ -383,50 +382,6 @@ def test_a_read_gives_what_fits_and_the_first_batch_in_any_case(tmp_path: Path) 
     assert [read(n) for n in (1, size - 1, size, size + 1)] == [size, size, size, size + 1]
     assert [read(n) for n in (3 * size - 1, 3 * size, 3 * size + 1)] == [3 * size - 1, 3 * size, 3 * size]
     assert [read(n, min_one=False) for n in (1, size - 1, size)] == [0, 0, size]
-
-
-def test_a_read_ends_with_a_whole_batch_where_the_index_knows_and_the_next_needs_no_look_up(
-    tmp_path: Path,
-) -> None:
-    size = len(batch(2).data)
-    log = open_log(tmp_path, index_interval_bytes=1)
-    for _ in range(9):
-        log.append(batch(2), 0, START_MS)
-    assert log.read(2, size).slice is not None  # the entries of the index are in memory from here on
-
-    def read(offset: int, max_bytes: int) -> tuple[int, int]:
-        found = log.read(offset, max_bytes).slice
-        assert found is not None
-        return found.position // size, found.size
-
-    assert read(2, 3 * size - 1) == (1, 2 * size)
-    assert not log.reader.missing_pages(6)
-    disk = log.state.segments.all[0].log.get().disk
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(type(disk), "pread_nowait", None)
-        assert not log.reader.missing_pages(6), "the place is known"
-    assert read(6, 2 * size) == (3, 2 * size)
-    assert read(6, size - 1) == (3, size)
-    assert read(6, 100 * size) == (3, 6 * size)
-
-
-def test_the_last_boundary_is_found_from_an_entry_that_is_sound_and_near(tmp_path: Path) -> None:
-    size = len(batch(2).data)
-    log = open_log(tmp_path)
-    for _ in range(300):
-        log.append(batch(2), 0, START_MS)
-    file = log.state.segments.all[0].log.get()
-
-    def boundary(entry: tuple[int, int], position: int) -> tuple[int, int] | None:
-        return last_boundary(file.pread_nowait, entry, position, log.size)
-
-    assert boundary((3, size), 2 * size - 1) == (size, 2)
-    assert boundary((3, size), 2 * size) == (2 * size, 4)
-    assert boundary((3, size), 5 * size + 1) == (5 * size, 10)
-    assert boundary((3, size), 300 * size) is None, "more than two reads away"
-    assert boundary((4, size), 5 * size) is None
-    assert boundary((3, size + 7), 5 * size) is None
-    assert last_boundary(lambda *_: None, (3, size), 5 * size, log.size) is None
 
 
 def test_a_read_goes_on_in_the_next_segment_while_a_batch_of_it_fits(tmp_path: Path) -> None:

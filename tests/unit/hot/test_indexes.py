@@ -136,7 +136,7 @@ def test_a_read_goes_on_in_the_next_segments(tmp_path: Path) -> None:
     for start in range(0, 30, 7):
         for limit in (1, size, 3 * size + 5, 10 * size, 1 << 20):
             for end in (start + 1, 17, 29, 30):
-                found, _, more, _ = log.read(start, limit, max(end, start))
+                found, _, more = log.read(start, limit, max(end, start))
                 parts = [found, *more] if found is not None else []
                 got = b"".join(part.read() for part in parts)
                 last = max(end, start)

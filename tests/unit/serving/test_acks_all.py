@@ -202,7 +202,7 @@ def test_a_commit_by_too_few_replicas_is_reported(tmp_path: Path) -> None:
         one.brokers[OTHER] = BrokerStatus(10 * OTHER, is_active=False)
         one.partition.happened(one.leading.image(Leadership(EPOCH, 10, ALL_THREE, (ME,)), 0))
         # As if it had been in sync when the first check was made.
-        one.partition.check_replicas = lambda records=None: None  # type: ignore[method-assign]
+        one.partition.check_replicas = lambda records=None: False  # type: ignore[method-assign]
         answers = await produced(node, 0, producer_id=5, producer_epoch=0, base_sequence=0)
         assert codes(answers) == [ErrorCode.not_enough_replicas_after_append]
 

@@ -135,6 +135,6 @@ def test_each_path_counts_the_same(tmp_path: Path) -> None:
             [after - before for before, after in zip(*pair, strict=True)] for pair in pairwise(counts)
         )
         assert first == second
-        assert first == [1, 2 * found.log.size // 4, 2 * found.log.size // 4, 4]
+        assert first == [1, 5 * LARGE, 5 * LARGE, 4]
 
     run(tmp_path, scenario)
