@@ -103,7 +103,7 @@ class TransactionsOfALog(RuleBasedStateMachine):
             "min_cleanable_dirty_ratio": 0.0,
         }
         self.history: list[Written] = []
-        self.mark = self.expired = 0
+        self.mark = self.expired = self.judged = 0
         self.numbers = count()
         self.log = self.open(0, 0, -1, clean=True)
 
@@ -206,6 +206,7 @@ class TransactionsOfALog(RuleBasedStateMachine):
     @rule()
     def clean(self) -> None:
         clean(self.log)
+        self.judged = self.mark
         self.remove()
 
     @rule(data=st.data())
@@ -216,7 +217,9 @@ class TransactionsOfALog(RuleBasedStateMachine):
 
     @rule(data=st.data(), computed_before=st.booleans(), is_unclean=st.booleans())
     def cut(self, data: st.DataObject, computed_before: bool, is_unclean: bool) -> None:
-        least = max(self.log.local_log_start_offset, self.log.state.cleaned_offset)
+        # A cleaning has removed what markers say is aborted: without them the records would be open again,
+        # but they are gone, as in Kafka.
+        least = max(self.log.local_log_start_offset, self.log.state.cleaned_offset, self.judged)
         if not is_unclean:
             least = max(self.mark, least)
         offset = data.draw(st.integers(least, self.log.log_end_offset))
