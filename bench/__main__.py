@@ -65,6 +65,7 @@ def _load(folder: Path, names: list[str], arguments: argparse.Namespace, figures
         for peer in by_turns(peers, arguments.rounds):
             if "produce" in names:
                 figures.tell(peer.name, measures.produce(peer, arguments.requests), sys.stderr)
+                figures.tell(peer.name, measures.produce_singly(peer, arguments.requests // 4), sys.stderr)
                 figures.tell(peer.name, measures.produce_bulk(peer, arguments.megabytes), sys.stderr)
             if "fetch" in names:
                 figures.tell(peer.name, measures.fetch(peer, arguments.megabytes, 4), sys.stderr)

@@ -48,6 +48,17 @@ def produce(peer: Peer, requests: int) -> list[Measured]:
     ]
 
 
+def produce_singly(peer: Peer, requests: int) -> list[Measured]:
+    """Have one request under way, as a producer that waits for each."""
+    topic = _topic(peer)
+    with Cpu(peer.pid) as cpu:
+        load.produce_single_records(peer.bootstrap, topic, requests, window=1, chunk=1)
+    return [
+        Measured("CPU of a request, one under way", "µs", None, cpu.all / requests * 1e6),
+        Measured("requests, one under way", "1000/s", None, requests / cpu.wall / 1e3),
+    ]
+
+
 def produce_bulk(peer: Peer, megabytes: int) -> list[Measured]:
     topic = _topic(peer)
     with Cpu(peer.pid) as cpu:

@@ -34,6 +34,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from bench import load
+from bench.figures import FIRN, Figures, add_json_option, write_asked
+from bench.measures import Measured
 from bench.parts import parts_of
 from bench.peers import Cpu, FirnPeer, have_pages
 from tests.support.stores import Store, new_bucket, versitygw_binary, versitygw_server
@@ -122,9 +124,10 @@ def reckoned(one: Sample, two: Sample, nodes: int) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.scale", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; default: all")
-    parser.add_argument("--requests", type=int, default=100_000, help="of small, for each node and round")
+    parser.add_argument("--requests", type=int, default=400_000, help="of small, for each node and round")
     parser.add_argument("--megabytes", type=int, default=400, help="of batches and cold, likewise")
     parser.add_argument("--rounds", type=int, default=5, help="of which medians are taken (default: 5)")
+    add_json_option(parser)
     arguments = parser.parse_args()
     names = parts_of(parser, arguments.names, NAMES)
     every = sorted(os.sched_getaffinity(0))
@@ -133,17 +136,19 @@ def main() -> int:
     cores = split(every)
     if not cores.are_apart:
         print(f"{len(every)} cores: each node shares one with its client and its store")
+    figures = Figures()
     with tempfile.TemporaryDirectory(prefix="firn-scale-") as name:
         if "small" in names:
-            _small(Path(name), arguments, cores)
+            _small(Path(name), arguments, cores, figures)
         if "batches" in names:
-            _batches(Path(name), arguments, cores)
+            _batches(Path(name), arguments, cores, figures)
         if "cold" in names:
-            _cold(Path(name), arguments, cores)
+            _cold(Path(name), arguments, cores, figures)
+    write_asked(arguments, figures)
     return 0
 
 
-def _small(folder: Path, arguments: argparse.Namespace, cores: Cores) -> None:
+def _small(folder: Path, arguments: argparse.Namespace, cores: Cores, figures: Figures) -> None:
     requests = arguments.requests
 
     def small(bootstrap: str) -> float:
@@ -151,10 +156,10 @@ def _small(folder: Path, arguments: argparse.Namespace, cores: Cores) -> None:
         return float(requests)
 
     with _nodes(folder / "small", cores) as nodes:
-        _measure(Load("small", "1000 requests", 1e3, small), nodes, arguments.rounds)
+        _measure(Load("small", "1000 requests", 1e3, small), nodes, arguments.rounds, figures)
 
 
-def _batches(folder: Path, arguments: argparse.Namespace, cores: Cores) -> None:
+def _batches(folder: Path, arguments: argparse.Namespace, cores: Cores, figures: Figures) -> None:
     megabytes = arguments.megabytes
     # What is written stays until the end, on a disk that writes it back meanwhile.
     have_pages(folder, megabytes * 1_000_000 * 3)
@@ -167,13 +172,13 @@ def _batches(folder: Path, arguments: argparse.Namespace, cores: Cores) -> None:
         return _send_pieces(address, megabytes)
 
     with _nodes(folder / "batches", cores) as nodes:
-        _measure(Load("batches", "GB", 1e3, batches), nodes, arguments.rounds)
+        _measure(Load("batches", "GB", 1e3, batches), nodes, arguments.rounds, figures)
     with contextlib.ExitStack() as stack:
         servers = [stack.enter_context(_bare_server(folder, cores, number)) for number in range(2)]
-        _measure(Load("bare", "GB", 1e3, bare), servers, arguments.rounds)
+        _measure(Load("bare", "GB", 1e3, bare), servers, arguments.rounds, figures)
 
 
-def _cold(folder: Path, arguments: argparse.Namespace, cores: Cores) -> None:
+def _cold(folder: Path, arguments: argparse.Namespace, cores: Cores, figures: Figures) -> None:
     if versitygw_binary() is None:
         print("cold: left out, versitygw is not here (make fetch-tools)")
         return
@@ -198,7 +203,7 @@ def _cold(folder: Path, arguments: argparse.Namespace, cores: Cores) -> None:
             return load.fetch_all(bootstrap, f"{_TOPIC}-cold", batch_bytes, fewest) / 1e6
 
         with _nodes(folder / "cold", cores, stores) as nodes:
-            _measure(Load("cold", "GB", 1e3, cold), nodes, arguments.rounds)
+            _measure(Load("cold", "GB", 1e3, cold), nodes, arguments.rounds, figures)
 
 
 @contextlib.contextmanager
@@ -281,14 +286,26 @@ def _send_pieces(address: str, megabytes: int) -> float:
     return count * _PIECE / 1e6
 
 
-def _measure(task: Load, servers: Sequence[Served], rounds: int) -> None:
+def _measure(task: Load, servers: Sequence[Served], rounds: int, figures: Figures) -> None:
     _together(servers, task)  # warm
     samples: dict[int, list[Sample]] = {1: [], 2: []}
     for _ in range(rounds):
         for count, found in samples.items():
             found.append(_together(servers[:count], task))
+        one, two = (found[-1] for found in samples.values())
+        figures.note(FIRN, measured(task, one, two))
     for line in rows(task, *(median(found) for found in samples.values())):
         print(line, flush=True)
+
+
+def measured(task: Load, one: Sample, two: Sample) -> Iterator[Measured]:
+    """Yield the figures of a round."""
+    yield Measured(f"two nodes by one, {task.name}", "x", None, two.rate / one.rate)
+    yield Measured(f"one node, {task.name}", f"{task.unit}/s", None, one.rate / task.units)
+    yield Measured(f"two nodes, {task.name}", f"{task.unit}/s", None, two.rate / task.units)
+    for nodes in RECKONED:
+        rate = reckoned(one, two, nodes) / task.units
+        yield Measured(f"reckoned for {nodes} nodes, {task.name}", f"{task.unit}/s", None, rate)
 
 
 def median(samples: Sequence[Sample]) -> Sample:

@@ -193,12 +193,12 @@ def many_partitions(
         consumer.stops = True
         consumer.join()
         how = "" if wants_session else " without a session"
-        what = f"consumer of {partitions} partitions{how}, {rate} records/s"
+        what = f"consumer{how} of {partitions} partitions, {rate} records/s"
         return [
-            Measured(f"{what}: CPU", "%", 5, cpu.all / cpu.wall * 100),
-            Measured(f"{what}: CPU without records", "%", None, alone),
-            Measured(f"{what}: CPU per fetch", "µs", None, cpu.all / fetches * 1e6),
-            Measured(f"{what}: memory", "MB more", None, rss_mb(peer.pid) - before),
+            Measured(f"CPU, {what}", "%", 5, cpu.all / cpu.wall * 100),
+            Measured(f"CPU without records, {what}", "%", None, alone),
+            Measured(f"CPU per fetch, {what}", "µs", None, cpu.all / fetches * 1e6),
+            Measured(f"memory, {what}", "MB more", None, rss_mb(peer.pid) - before),
         ]
 
 
@@ -240,11 +240,11 @@ def idle_polls(peer: Peer, connections: int, wait_ms: int, seconds: float) -> li
         after = rss_mb(peer.pid)
         stops = True
         asking.join()
-    what = f"{connections} connections waiting {wait_ms / 1000:g} s at a time"
+    what = f"{connections} idle connections, {wait_ms / 1000:g} s at a time"
     return [
-        Measured(f"{what}: CPU", "%", 5, cpu.all / cpu.wall * 100),
-        Measured(f"{what}: CPU per poll", "µs", None, cpu.all / max(polls, 1) * 1e6),
-        Measured(f"{what}: memory", "MB more", 80, after - before),
+        Measured(f"CPU, {what}", "%", 5, cpu.all / cpu.wall * 100),
+        Measured(f"CPU per poll, {what}", "µs", None, cpu.all / max(polls, 1) * 1e6),
+        Measured(f"memory, {what}", "MB more", 80, after - before),
     ]
 
 

@@ -47,10 +47,11 @@ PARTS: Final[dict[str, Part]] = {
     "commits": Part(("bench.groups", "commits"), ("--rounds", "1"), ("--rounds", "5")),
     "sessions": Part(
         ("bench.sessions",),
-        ("--seconds", "10", "--partitions", "1000", "--connections", "1000"),
+        ("--seconds", "10", "--partitions", "1000", "--connections", "5000"),
         (),
         is_apart=True,
     ),
+    "scale": Part(("bench.scale",), ("small", "batches", "--rounds", "1"), ("--rounds", "5"), ()),
     "cold": Part(("bench.cold", "rate"), ("--rounds", "1", "--megabytes", "512"), ("--rounds", "5")),
     "offload": Part(("bench.offload",), ("--rounds", "1", "--megabytes", "300"), ("--rounds", "5")),
     "compaction": Part(

@@ -47,6 +47,8 @@ SECTIONS: Final[tuple[Section, ...]] = (
             Row("CPU per fetched GB, hot, user and system"),
             Row("user CPU per single-record produce request", goal=Goal(0.7)),
             Row("single-record produce requests", more_is_better=True, goal=Goal(3.0)),
+            Row("CPU of a request, one under way"),
+            Row("requests, one under way", more_is_better=True),
         ),
     ),
     Section(
@@ -98,12 +100,19 @@ SECTIONS: Final[tuple[Section, ...]] = (
         "Consumers of many partitions, idle connections",
         "sessions",
         (
-            Row(
-                "consumer of 3000 partitions without a session, 20 records/s: CPU",
-                goal=Goal(5, is_ratio=False),
-            ),
-            Row("consumer of 5000 partitions, 20 records/s: CPU"),
-            Row("5000 connections waiting 10 s at a time: CPU"),
+            Row("CPU, consumer without a session", goal=Goal(5, is_ratio=False)),
+            Row("CPU, consumer of"),
+            Row("CPU, 5000 idle connections"),
+        ),
+    ),
+    Section(
+        "One machine, two nodes",
+        "scale",
+        (
+            Row("two nodes by one", more_is_better=True, goal=Goal(1.8, is_ratio=False)),
+            Row("one node, ", more_is_better=True),
+            Row("two nodes, ", more_is_better=True),
+            Row("reckoned for", more_is_better=True),
         ),
     ),
     Section(
