@@ -8,12 +8,14 @@ most chunks came from fresh pages while others lay free. Small objects do not co
 Python's, or in a cache of their thread.
 
 What is free at the heap's end, glibc returns at once, and the next chunk, segment or request takes it anew.
-Here `MemoryTrimmer` returns it, when a burst is over.
+Here `MemoryTrimmer` returns it, when a burst is over. Resident memory does not fall then by itself, so the
+trimmer asks how much of the heap is in use; a library that cannot tell keeps its own rules.
 """
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Final
 
 _ARENA_MAX: Final = -8
@@ -26,10 +28,34 @@ KEPT_BYTES: Final = 2 * LARGEST_PIECE
 """Most free bytes at the heap's end: what glibc itself allows once it has seen a piece of that size."""
 
 
+class _Mallinfo2(ctypes.Structure):
+    """glibc's ``struct mallinfo2``."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks",
+            "keepcost",
+        )
+    ]  # fmt: skip
+
+
 def set_up_heap() -> None:
     """Do so for this process, before its first thread starts."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_ARENA_MAX, 1)
+    if mallopt is None:
+        return
+    mallopt(_ARENA_MAX, 1)
+    if heap_usage() is not None:
         mallopt(_MMAP_THRESHOLD, LARGEST_PIECE)
         mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
+
+
+def heap_usage() -> Callable[[], int] | None:
+    """Return a function that counts the bytes of the heap in use, without those that have a mapping of their
+    own; None where the C library has none. It walks the free pieces: 20 ms for 100,000 of them."""
+    mallinfo2 = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if mallinfo2 is None:
+        return None
+    mallinfo2.restype = _Mallinfo2
+    return lambda: int(mallinfo2().uordblks)

@@ -30,15 +30,20 @@ class MemoryTrimmer:
         threads: Executor,
         busy: Callable[[], int],
         blocks: Callable[[], int],
+        in_use: Callable[[], int] | None,
     ) -> None:
         """`resident`: memory of the process now, in bytes. `trim`: returns free memory to the system, on one
         of `threads`; 10 ms for 70 MB. `busy`: a number that grows while long requests are answered. `blocks`:
-        the number of Python's memory blocks in use."""
+        the number of Python's memory blocks in use. `in_use`: bytes of the heap in use, asked on one of
+        `threads`; None if it is not known."""
         self._resident = resident
         self._trim = trim
         self._threads = threads
         self._busy = busy
         self._blocks = blocks
+        self._in_use = in_use
+        self._used = self._used_then = 0
+        """bytes of the heap in use when last asked, and at the last trim"""
         self._was_busy = 0
         self._least = self._floor = 1 << 62
         """lowest resident memory since the last trim, and since the start"""
@@ -75,8 +80,21 @@ class MemoryTrimmer:
             self._was_busy != busy_then
             or blocks < blocks_then - MANY_BLOCKS
             or now < self._left - MUCH_BYTES  # large buffers are few blocks
+            or self._used < self._used_then - MUCH_BYTES  # the heap keeps what was freed
         )
         if now - (self._floor if is_over else self._least) > MUCH_BYTES:
             self._rest = CHECKS_BETWEEN
             self._tried = self._was_busy, blocks
-            self._threads.submit(self._trim)
+            self._threads.submit(self._ask_and_trim)
+        elif now - self._floor > MUCH_BYTES:
+            self._threads.submit(self._ask)
+
+    def _ask(self) -> None:
+        """Ask how much of the heap is in use, for the next check. Runs on a thread."""
+        if self._in_use is not None:
+            self._used = self._in_use()
+
+    def _ask_and_trim(self) -> None:
+        self._ask()
+        self._used_then = self._used
+        self._trim()

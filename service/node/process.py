@@ -28,7 +28,7 @@ from service.config.settings import BrokerConfig
 from service.node import banner
 from service.node.event_loop import LoopWatch, new_loop
 from service.node.gc_policy import GcPolicy
-from service.node.heap import set_up_heap
+from service.node.heap import heap_usage, set_up_heap
 from service.node.memory_trim import MemoryTrimmer
 from service.node.node import Node
 from service.node.node_parts import NodeParts
@@ -167,7 +167,9 @@ async def _run(
                 stack.callback(pool.shutdown, wait=False)
                 statm = os.open("/proc/self/statm", os.O_RDONLY)  # for as long as the process lives
                 resident = partial(_resident_bytes, statm)
-                trimmer = MemoryTrimmer(resident, trim, pool, lambda: slices.taken, sys.getallocatedblocks)
+                trimmer = MemoryTrimmer(
+                    resident, trim, pool, lambda: slices.taken, sys.getallocatedblocks, heap_usage()
+                )
                 supervisor.run("memory", trimmer.run())
             await asyncio.sleep(0)
             watch.start()

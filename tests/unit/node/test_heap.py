@@ -57,6 +57,30 @@ for number in range(9):
     thread.join()
 print(faults() - before)
 """
+_BURST = """
+import os
+from concurrent.futures import Executor
+from functools import partial
+from service.node.heap import heap_usage
+from service.node.memory_trim import MemoryTrimmer
+from service.node.process import _resident_bytes, _trimmer
+
+class AtOnce(Executor):
+    def submit(self, work):
+        work()
+
+resident = partial(_resident_bytes, os.open("/proc/self/statm", os.O_RDONLY))
+memory = MemoryTrimmer(resident, _trimmer(), AtOnce(), lambda: 0, lambda: 0, heap_usage())
+memory.check()
+before = resident()
+for _ in range(2):
+    pieces = [libc.malloc(1 << 20) for _ in range(60)]
+    for piece in pieces: ctypes.memset(piece, 1, 1 << 20)
+    for _ in range(6): memory.check()
+    for piece in pieces: libc.free(piece)
+    for _ in range(6): memory.check()
+print((resident() - before) >> 20)
+"""
 
 
 def _run(script: str, mode: str, *arguments: str) -> str:
@@ -69,6 +93,10 @@ def test_all_threads_share_one_arena(tmp_path: Path, mode: str, is_one: bool) ->
     found = tmp_path / "arenas"
     _run(_ARENAS, mode, str(found))
     assert (len(re.findall("<heap nr=", found.read_text())) == 1) is is_one
+
+
+def test_a_node_that_is_idle_again_has_what_it_had() -> None:
+    assert int(_run(_BURST, "set-up")) < 16, "60 MB were in use for a while"
 
 
 def test_a_chunk_takes_the_pages_of_the_one_before() -> None:

@@ -25,8 +25,14 @@ class Process:
     def __init__(self) -> None:
         self.held, self.free, self.slices, self.trims = 60 * MIB, 0, 0, 0
         self.blocks = 1_000_000
+        self.used = 40 * MIB
         self.memory = MemoryTrimmer(
-            lambda: self.held, self.trim, AtOnce(), lambda: self.slices, lambda: self.blocks
+            lambda: self.held,
+            self.trim,
+            AtOnce(),
+            lambda: self.slices,
+            lambda: self.blocks,
+            lambda: self.used,
         )
 
     def trim(self) -> None:
@@ -111,3 +117,29 @@ def test_memory_of_large_buffers_is_trimmed_after_them() -> None:
     for _ in range(8):
         process.memory.check()
     assert (process.trims, process.held) == (2, 60 * MIB)
+
+
+def test_memory_that_the_heap_keeps_is_trimmed_after_large_buffers() -> None:
+    """The try came in the middle of them, and none of it went by itself."""
+    process = Process()
+    process.memory.check()
+    process.held, process.used = 260 * MIB, 240 * MIB
+    for _ in range(8):
+        process.memory.check()
+    assert process.trims == 1
+    process.free, process.used = 200 * MIB, 40 * MIB
+    for _ in range(8):
+        process.memory.check()
+    assert (process.trims, process.held) == (2, 60 * MIB)
+
+
+def test_a_trim_that_leaves_much_is_not_repeated_for_the_same_buffers() -> None:
+    process = Process()
+    process.memory.check()
+    process.held, process.used = 260 * MIB, 240 * MIB
+    for _ in range(8):
+        process.memory.check()
+    process.used = 40 * MIB  # what they have left lies between pieces in use
+    for _ in range(60):
+        process.memory.check()
+    assert process.trims == 2
