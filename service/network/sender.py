@@ -44,6 +44,7 @@ prefetches them (`sendfile_prefetch.py`), and other connections continue meanwhi
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import sys
 from collections import deque
@@ -323,13 +324,11 @@ class ResponseSender:
             if self._is_sealed:
                 self._write_sealed()
             elif self._is_large_memory():
-                if self._send_memory() == 0:
-                    self._watch()
+                if self._send_memory() == 0 and self._watch():
                     return False
             elif is_small or isinstance(part, (bytes, bytearray, memoryview)) or self._socket is None:
                 self._write_memory()
-            elif self._is_resident(part) and self._send_slice(part) == 0:
-                self._watch()
+            elif self._is_resident(part) and self._send_slice(part) == 0 and self._watch():
                 return False
         self._is_led = self._is_wide = False
         if self._corked:
@@ -365,8 +364,10 @@ class ResponseSender:
             pieces.append(memoryview(part)[at : at + room])
             room -= len(pieces[-1])
             at = 0
+        if (own := self._duplicate()) is None:
+            return 0
         try:
-            sent = self._duplicate().sendmsg(pieces)
+            sent = own.sendmsg(pieces)
         except BlockingIOError:
             return 0
         except OSError as e:
@@ -561,15 +562,24 @@ class ResponseSender:
             self._at = self._resident_to = 0
             self._parts.popleft()
 
-    def _watch(self) -> None:
+    def _watch(self) -> bool:
+        """Wait until the socket takes more; return False if the transport is to wait, with the next piece."""
         self._refused()
-        self._loop.add_writer(self._duplicate(), self._writable)
+        if (watched := self._duplicate()) is None:
+            self._is_led = False
+            self._write_memory()
+            return False
+        self._loop.add_writer(watched, self._writable)
+        return True
 
-    def _duplicate(self) -> socket.socket:
-        """Return the socket by a descriptor of its own: asyncio lets nobody use that of a transport."""
-        if self._watched is None:
-            assert self._socket is not None
-            self._watched = self._socket.dup()
+    def _duplicate(self) -> socket.socket | None:
+        """Return the socket by a descriptor of its own (asyncio does not lend its), if there is one left."""
+        if self._watched is None and self._socket is not None:
+            try:
+                self._watched = self._socket.dup()
+            except OSError as e:
+                if e.errno not in (errno.EMFILE, errno.ENFILE):
+                    raise
         return self._watched
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from service.base.turns import TurnTimes
 from service.hot.files import FileSlice, SegmentFile
 from service.network.sender import (
     LEAD_BYTES,
+    PIECE_BYTES,
     SMALL_SLICE_BYTES,
     TURN_BYTES,
     Part,
@@ -25,6 +27,7 @@ from service.network.sender import (
 )
 
 CHUNK = os.urandom(1 << 20)
+MOST_JOINED = 2 * SMALL_SLICE_BYTES + LEAD_BYTES
 
 
 class Protocol(asyncio.Protocol):
@@ -44,9 +47,10 @@ class Protocol(asyncio.Protocol):
 class SmallWrites(asyncio.Transport):
     """A transport that is given little, as it would keep a copy of what the socket refuses."""
 
-    def __init__(self, inner: asyncio.Transport) -> None:
+    def __init__(self, inner: asyncio.Transport, most: int) -> None:
         super().__init__({"socket": inner.get_extra_info("socket")})
         self._inner = inner
+        self._most = most
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self._inner.set_write_buffer_limits(high, low)
@@ -55,30 +59,32 @@ class SmallWrites(asyncio.Transport):
         return self._inner.is_closing()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        assert len(data) <= 2 * SMALL_SLICE_BYTES + LEAD_BYTES, "it is to be sent from where it lies"
+        assert len(data) <= self._most, "it is to be sent from where it lies"
         self._inner.write(data)
 
     def abort(self) -> None:
         self._inner.abort()
 
 
-async def _sender(ended: list[Any], budget: SendBudget) -> tuple[ResponseSender, SmallWrites, socket.socket]:
+async def _sender(
+    ended: list[Any], budget: SendBudget, most: int = MOST_JOINED
+) -> tuple[ResponseSender, SmallWrites, socket.socket]:
     """Return a sender, its transport, and its peer's socket."""
     loop = asyncio.get_running_loop()
     own, peer = socket.socketpair()
     peer.setblocking(False)
     inner, protocol = await loop.create_connection(Protocol, sock=own)
-    transport = SmallWrites(inner)
+    transport = SmallWrites(inner, most)
     protocol.sender = ResponseSender(loop, transport, ended.append, lambda: None, budget)
     return protocol.sender, transport, peer
 
 
-def _received(parts: Sequence[Part], size: int) -> tuple[bytes, list[Any]]:
+def _received(parts: Sequence[Part], size: int, most: int = MOST_JOINED) -> tuple[bytes, list[Any]]:
     """Return what a peer that reads 100,000 bytes at a time gets of a response, and how sending it ended."""
 
     async def scenario() -> tuple[bytes, list[Any]]:
         loop, ended, taken = asyncio.get_running_loop(), list[Any](), bytearray()
-        sender, transport, peer = await _sender(ended, SendBudget(loop, TurnTimes()))
+        sender, transport, peer = await _sender(ended, SendBudget(loop, TurnTimes()), most)
         with peer:
             assert not sender.send(parts), "the socket's buffer is smaller"
             async with asyncio.timeout(60):
@@ -156,3 +162,16 @@ def test_a_chunk_of_the_border_comes_whole(size: int) -> None:
     parts: list[bytes | memoryview] = [b"head", memoryview(CHUNK)[:size], memoryview(CHUNK)]
     whole = b"".join(parts)
     assert _received(parts, len(whole)) == (whole, [None])
+
+
+def test_without_descriptors_the_transport_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dup(_: object) -> socket.socket:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr("asyncio.trsock.TransportSocket.dup", dup)
+    path = tmp_path / "file"
+    path.write_bytes(CHUNK[::-1])
+    file = SegmentFile(SystemDisk(), path)
+    parts: list[Part] = [b"head", memoryview(CHUNK), FileSlice(file, 0, len(CHUNK)), b"tail"]
+    whole = b"head" + CHUNK + CHUNK[::-1] + b"tail"
+    assert _received(parts, len(whole), PIECE_BYTES) == (whole, [None])
