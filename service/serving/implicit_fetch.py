@@ -126,7 +126,7 @@ def _recalled(broker: Broker, context: RequestContext, rows: FetchRows) -> Steps
         yield from _exclude_others(broker, session, named)
     if session.is_closed:
         raise UnusualRows  # the connection has ended meanwhile
-    _settle(session, topics)
+    yield from _settle(session, topics)
     return RecalledFetch(fetch, session, topics, count)
 
 
@@ -185,13 +185,16 @@ def _overlap(topics: Sequence[NamedTopic]) -> bool:
     return any(before[1] > after[0] for found in spans.values() for before, after in pairwise(sorted(found)))
 
 
-def _settle(session: ImplicitSession, topics: Sequence[NamedTopic]) -> None:
+def _settle(session: ImplicitSession, topics: Sequence[NamedTopic]) -> Steps[None]:
     """Keep the order of topics that have none."""
     new: dict[TopicKey, list[ImplicitPartition]] = {}
     for one in topics:
         if one.topic not in session.orders:
             new.setdefault(one.topic, []).extend(one.partitions)
     for topic, named in new.items():
+        yield
+        if session.is_closed:
+            return
         session.settle(topic, named)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
@@ -15,6 +16,7 @@ from service.hot.markers import Marker
 from service.hot.verification import VERIFICATION_OFF
 from service.network.request import RequestContext, Response
 from service.partition.fetch_sessions import EVICTION_MS
+from service.partition.implicit_sessions import ImplicitPartition, RowOrder
 from service.security.session import anonymous
 from service.serving.fetch_read import FetchRead
 from service.serving.handlers.fetch import handle
@@ -294,5 +296,29 @@ def test_a_request_is_compared_by_spans_once_two_have_had_the_same_partitions(tm
             assert recalled(node, names(0, 1, 2, 3)) is not None
         assert recalled(node, names(0, 1, 2, 3, 1)) is None
         assert len(node.broker.implicit_sessions) == 0
+
+    run(tmp_path, scenario)
+
+
+def test_a_step_makes_the_order_of_one_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes some milliseconds for 20,000 partitions, and a request may name many such topics."""
+    made: list[int] = []
+
+    class Counted(RowOrder):
+        def __init__(self, partitions: Sequence[ImplicitPartition]) -> None:
+            super().__init__(partitions)
+            made.append(len(partitions))
+
+    monkeypatch.setattr("service.partition.implicit_sessions.RowOrder", Counted)
+
+    async def scenario(node: OneOfThree) -> None:
+        ids = {name: UUID(int=1 + n) for n, name in enumerate("abc")}
+        topics: Topics = [(name, [Named(n, 0) for n in range(PARTITIONS)]) for name in ids]
+        frame = fetch_frame(16, topics, ids)
+        assert recalled(node, frame) is not None
+        header, context = parse_request_header(frame), context_of(frame, 1)
+        counts = [len(made) for _ in recall(node.broker, context, header, memoryview(frame))]
+        assert made == [PARTITIONS] * 3
+        assert all(after - before <= 1 for before, after in pairwise([*counts, len(made)]))
 
     run(tmp_path, scenario)
