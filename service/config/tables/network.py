@@ -72,7 +72,7 @@ NETWORK: Final = (
     key(
         "firn.fetch.session.cache.partitions", INT, 100_000,
         "Most partitions in all fetch sessions together, at about 700 bytes each, and as many in what is "
-        "remembered for clients that have none (librdkafka), at about 900.",
+        "remembered for clients that have none (librdkafka), at about 1000.",
         at_least=0,
     ),
     key(
