@@ -3,8 +3,8 @@
 A consumer commits the same partitions again and again. A `CommitPlan` has the body of its last request, and
 the batch and the response that this led to: of the next request only offsets and leader epochs are copied
 (`records/commit_plan_kernel`). What a commit rests on is asked anew each time: that its topics are those they
-were (`TopicsView.token`), that its member may commit (`quick_commits.accepted_effects`), that its client may
-use the topics.
+were (`TopicsView.token`), that its shard is (one that was loaded again has other offsets, under the same
+topics), that its member may commit (`quick_commits.accepted_effects`), that its client may use the topics.
 
 The plans are bounded by their positions. Who commits other partitions each time gets plans ever more seldom.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import struct
 from typing import Final
+from weakref import ref
 
 from crc32c import crc32c
 
@@ -35,7 +36,8 @@ _NOTHING: Final = memoryview(b"")
 class CommitPlan:
     """A plain commit that is alone in its batch (`WholeBatch`): the last one, or one that is like it.
 
-    ``plain`` is the parsed request without its bytes, ``names`` are its topics; ``partition`` is the shard's.
+    ``plain`` is the parsed request without its bytes, ``names`` are its topics; ``partition`` is the shard's,
+    whose offsets a plan does not keep alive.
     """
 
     __slots__ = (
@@ -71,15 +73,17 @@ class CommitPlan:
         self._body = body
         self._answer = bytearray(answer)
         self._token = token
-        self._offsets = offsets
+        self._offsets = ref(offsets)
         self._frame, self._position = _NOTHING, 0
         self.misses = 0
         """other commits of the connection since this one"""
 
-    def takes(self, frame: memoryview, position: int, version: int, token: object) -> bool:
+    def takes(
+        self, frame: memoryview, position: int, version: int, token: object, offsets: CommittedOffsets
+    ) -> bool:
         """Return whether the request whose body begins at `position` is like the last one; it is the next to
-        be built then. `token`: that of the topics now."""
-        if version != self.plain.version or token != self._token:
+        be built then. `token`: that of the topics now; `offsets`: those of the shard now."""
+        if version != self.plain.version or token != self._token or self._offsets() is not offsets:
             return False
         if not is_same(frame, position, self._body, self._marks):
             return False
@@ -97,7 +101,9 @@ class CommitPlan:
         return batch
 
     def replay(self, offset: int) -> None:
-        rows = self._offsets.committed_rows(self.plain.group_id)
+        offsets = self._offsets()
+        assert offsets is not None  # the shard's, as of `takes`
+        rows = offsets.committed_rows(self.plain.group_id)
         fill_rows(self._batch, self._marks, self._places, self._tails, offset, self._row, rows)
 
     def answer(self, correlation_id: int) -> bytes:

@@ -9,11 +9,13 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.slices import next_turn
+from service.coordinator.context import ShardContext
 from service.groups import quick_commits
 from service.groups.commit_plans import CommitPlan, CommitPlans
 from service.groups.offset_commits import KnownCommit, known_commit
 from service.groups.offset_pieces import add_topics, pieces
 from service.groups.requests import CommittedTopic, GroupCommitResponse, commit_failed
+from service.groups.shard import GroupShard
 from service.network.request import PendingResponse, RequestContext, Response
 from service.security.operations import AclOperation, AclResourceType
 from service.serving.authorization import is_allowed, topics_allowed
@@ -60,9 +62,14 @@ def quick(
     if plans is None:
         plans = groups.plans = CommitPlans()
     plan = plans.find(context.connection_id)
-    if plan is None or not plan.takes(frame, header.body, header.api_version, token):
+    group = None if plan is None else groups.runtime.active(plan.partition)
+    if (
+        plan is None
+        or group is None
+        or not plan.takes(frame, header.body, header.api_version, token, group.shard.offsets)
+    ):
         return _commit_plain(broker, context, header, frame, plans)
-    response = _commit_by(plan, broker, context, header, frame)
+    response = _commit_by(plan, group, broker, context, header, frame)
     if response is None:
         plan.leave()
         return _commit_plain(broker, context, header, frame, None)
@@ -70,12 +77,15 @@ def quick(
 
 
 def _commit_by(
-    plan: CommitPlan, broker: Broker, context: RequestContext, header: RequestHeader, frame: memoryview
+    plan: CommitPlan,
+    group: ShardContext[GroupShard],
+    broker: Broker,
+    context: RequestContext,
+    header: RequestHeader,
+    frame: memoryview,
 ) -> Response | None:
     """Commit the request that `plan` has taken, in a batch of its own; None if it has to be parsed."""
-    group, plain = broker.groups.runtime.active(plan.partition), plan.plain
-    if group is None:
-        return None
+    plain = plan.plain
     if broker.authorizer is not None:
         if not _may_commit(broker, context, plain.group_id):
             return None

@@ -13,6 +13,7 @@ import pytest
 from service.coordinator.batching import OpenBatch, size_of
 from service.groups import quick_commits
 from service.groups.commit_plans import CommitPlan, CommitPlans
+from service.groups.offsets import CommittedOffsets
 from service.records import commit_kernel, commit_plan_kernel
 from service.records.batch import CompressionType, stamp
 from service.wire.api import RequestHeader
@@ -66,7 +67,7 @@ def check(of: Coordinator) -> bool:
         ordinary(of, header, frame, leader.now_ms, write=random.random() < 0.2)
         return False
     plan, marks = found
-    token, version = of.world.topics.token, header.api_version
+    token, version, offsets = of.world.topics.token, header.api_version, shard.offsets
     like = other_offsets(random, header, frame, marks)
     # What is not like it.
     inside = {at for hole in holes(marks) for at in range(hole, hole + HOLE)}
@@ -74,11 +75,12 @@ def check(of: Coordinator) -> bool:
     unlike = bytearray(like)
     unlike[header.body + random.choice(outside)] ^= 1 << random.randrange(8)
     for other in (bytes(unlike), like[:-1], like + b"\0"):
-        assert not plan.takes(memoryview(other), header.body, version, token)
-    assert not plan.takes(memoryview(like), header.body, version + 1, token)
-    assert not plan.takes(memoryview(like), header.body, version, object())
+        assert not plan.takes(memoryview(other), header.body, version, token, offsets)
+    assert not plan.takes(memoryview(like), header.body, version + 1, token, offsets)
+    assert not plan.takes(memoryview(like), header.body, version, object(), offsets)
+    assert not plan.takes(memoryview(like), header.body, version, token, CommittedOffsets(shard.journal))
     # What is.
-    assert plan.takes(memoryview(like), header.body, version, token)
+    assert plan.takes(memoryview(like), header.body, version, token, offsets)
     expected = ordinary(of, header, like, leader.now_ms)
     assert expected is not None, "the ordinary way refuses it"
     decision, answer = expected

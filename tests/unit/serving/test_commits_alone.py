@@ -1,0 +1,116 @@
+"""Commits that go alone, from a plan, read and write the state of the shard that there is now."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+from weakref import ref
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from service.metadata.records import RemoveTopicRecord
+from service.serving.internal_topics import OFFSETS
+from service.wire.api import ApiKey, request_module
+from tests.support.one_of_three import ME, OneOfThree, changed, partition, topic
+from tests.unit.serving.leadership import NONE, run
+
+OF_GROUPS, DOOMED = UUID(int=200), UUID(int=300)
+PLACES = (topic(), topic(OFFSETS, OF_GROUPS), partition(0, ME), partition(0, ME, topic_id=OF_GROUPS))
+
+
+async def committed(node: OneOfThree, offset: int) -> bool:
+    """Commit once the coordinator has loaded, in a new millisecond; return whether the commit went alone."""
+    module = request_module(ApiKey.OFFSET_COMMIT)
+    one = module.OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=offset, committed_metadata=""
+    )
+    clock: Any = node.broker.clock
+    clock.advance(1)
+    while True:
+        answer = await node.call(
+            ApiKey.OFFSET_COMMIT, "OffsetCommitRequest", 9, group_id="group", member_id="",
+            topics=(module.OffsetCommitRequestTopic(name="t", partitions=(one,)),),
+        )  # fmt: skip
+        error = ErrorCode(answer.topics[0].partitions[0].error_code)
+        if error is not ErrorCode.coordinator_load_in_progress:
+            assert error is NONE
+            context = node.broker.groups.runtime.active(0)
+            assert context is not None
+            now_ms: int = clock.monotonic_ms()
+            return context._alone_ms == now_ms
+        await asyncio.sleep(0)
+
+
+async def fetched(node: OneOfThree) -> int:
+    module = request_module(ApiKey.OFFSET_FETCH)
+    asked = module.OffsetFetchRequestTopics(name="t", partition_indexes=(0,))
+    answer = await node.call(
+        ApiKey.OFFSET_FETCH, "OffsetFetchRequest", 9, require_stable=False,
+        groups=(module.OffsetFetchRequestGroup(group_id="group", topics=(asked,)),),
+    )  # fmt: skip
+    offset: int = answer.groups[0].topics[0].partitions[0].committed_offset
+    return offset
+
+
+async def loaded_again(node: OneOfThree, before: object) -> None:
+    while (now := node.broker.groups.runtime.active(0)) is None or now is before:
+        await asyncio.sleep(0)
+
+
+async def log_comes_back(node: OneOfThree) -> None:
+    replica = node.broker.replicas.get(OF_GROUPS, 0)
+    assert replica is not None
+    node.broker.groups.came_online(node.image, [replica.tip])
+
+
+async def shard_reloads(node: OneOfThree) -> None:
+    """What a write does that finds the log longer than the shard knows."""
+    context = node.broker.groups.runtime.active(0)
+    assert context is not None
+    context._reload()
+
+
+async def node_is_behind_its_image(node: OneOfThree) -> None:
+    """An election is published while the change before it is still applied; commits go on meanwhile."""
+    goes_on, delete = asyncio.Event(), node.logs.delete
+
+    async def slow(tips: Any) -> None:
+        await goes_on.wait()
+        await delete(tips)
+
+    await node.tell(topic("doomed", DOOMED), partition(0, ME, topic_id=DOOMED))
+    node.logs.delete = slow  # type: ignore[method-assign]
+    changes: list[Any] = [RemoveTopicRecord(topic_id=DOOMED)]
+    changes += [changed(0, OF_GROUPS, leader=leader) for leader in (-1, ME)]
+    applied = [node.publish(change) for change in changes]
+    assert [await committed(node, 3) for _ in range(3)][-1]
+    goes_on.set()
+    for one in applied:
+        await one
+
+
+@pytest.mark.parametrize("happens", [log_comes_back, shard_reloads, node_is_behind_its_image])
+def test_a_commit_to_a_shard_that_was_loaded_again_is_what_a_client_reads(
+    tmp_path: Path, happens: Callable[[OneOfThree], Awaitable[None]]
+) -> None:
+    """The topics are as they were, and yet the shard is another."""
+
+    async def scenario(node: OneOfThree) -> None:
+        assert [await committed(node, offset) for offset in range(3)][-1]
+        before = node.broker.groups.runtime.active(0)
+        assert before is not None
+        of_before = ref(before.shard.offsets)
+        await happens(node)
+        await loaded_again(node, before)
+        assert [await committed(node, 70 + number) for number in range(3)][-1]
+        assert await fetched(node) == 72
+        del before
+        gc.collect()
+        assert of_before() is None, "a plan keeps the offsets of a shard that is gone"
+
+    run(tmp_path, scenario, *PLACES)
