@@ -6,7 +6,8 @@ the batch and the response that this led to: of the next request only offsets an
 were (`TopicsView.token`), that its shard is (one that was loaded again has other offsets, under the same
 topics), that its member may commit (`quick_commits.accepted_effects`), that its client may use the topics.
 
-The plans are bounded by their positions. Who commits other partitions each time gets plans ever more seldom.
+The plans are bounded by the bytes that they keep. To make one costs more than it saves once: who commits
+other partitions each time gets plans ever more seldom, and of new connections without room only some do.
 """
 
 from __future__ import annotations
@@ -23,10 +24,16 @@ from service.records.batch import CRC_AT, CRC_START
 from service.records.builder import BatchBuilder
 from service.records.commit_plan_kernel import MOST_BYTES, ROW_HEAD_BYTES, fill_batch, fill_rows, is_same
 
-MOST_POSITIONS: Final = 32_768
-"""Most positions in all plans together: about 300 bytes each."""
-_OWN: Final = 5
-"""Positions that a plan counts for besides those that it has."""
+MOST_KEPT: Final = 10 << 20
+"""Most bytes that all plans together keep: some 3,000 plans of ten positions without metadata."""
+_OWN: Final = 1200
+"""Bytes of a plan besides those of its request, and of what is written and answered."""
+_POSITION: Final = 60
+"""The same, of each position."""
+_OFTEN: Final = 16
+"""A plan that was taken as often was worth to make: another may follow at once."""
+_STRANGERS: Final = 16
+"""Of connections for which there is no room, one in so many gets the room of another."""
 _CRC: Final = struct.Struct(">I")
 _CORRELATION: Final = struct.Struct(">i")
 _CORRELATION_AT: Final = 4
@@ -42,8 +49,8 @@ class CommitPlan:
 
     __slots__ = (
         "_answer", "_batch", "_body", "_covered", "_frame", "_marks", "_offsets", "_places", "_position",
-        "_row", "_tails", "_token", "count", "longest_metadata", "misses", "names", "partition", "plain",
-        "size",
+        "_row", "_tails", "_token", "count", "kept", "longest_metadata", "misses", "names", "partition",
+        "plain", "size", "taken", "wait",
     )  # fmt: skip
 
     def __init__(
@@ -75,8 +82,14 @@ class CommitPlan:
         self._token = token
         self._offsets = ref(offsets)
         self._frame, self._position = _NOTHING, 0
+        self.kept = _OWN + _POSITION * self.count + 2 * len(body)
+        """bytes that it keeps; those of the names of group and member are in the body"""
+        self.kept += self.size + len(self._answer) + len(self._row) + sum(map(len, parts.tails))
+        self.taken = 0
         self.misses = 0
-        """other commits of the connection since this one"""
+        """other commits of the connection since this one was taken"""
+        self.wait = 1
+        """so many of them get another plan"""
 
     def takes(
         self, frame: memoryview, position: int, version: int, token: object, offsets: CommittedOffsets
@@ -88,6 +101,7 @@ class CommitPlan:
         if not is_same(frame, position, self._body, self._marks):
             return False
         self._frame, self._position, self.misses = frame, position, 0
+        self.taken += 1
         return True
 
     def leave(self) -> None:
@@ -115,12 +129,15 @@ class CommitPlan:
 class CommitPlans:
     """Plans by the number of their connection. Owned by the event loop."""
 
-    __slots__ = ("_plans", "positions")
+    __slots__ = ("_is_full", "_plans", "_strangers", "kept")
 
     def __init__(self) -> None:
         self._plans: dict[int, CommitPlan] = {}
-        self.positions = 0
-        """of all plans"""
+        self._is_full = False
+        self._strangers = 0
+        """connections without a plan since it is full"""
+        self.kept = 0
+        """bytes of all plans"""
 
     def __len__(self) -> int:
         return len(self._plans)
@@ -129,30 +146,35 @@ class CommitPlans:
         return self._plans.get(connection_id)
 
     def wants(self, connection_id: int, size: int) -> bool:
-        """Return whether a commit that no plan takes, of `size` bytes, gets one. Of one connection the 1st,
-        2nd, 4th, 8th and so on in a row do."""
+        """Return whether a commit that no plan takes, of `size` bytes, gets one. Of a connection that never
+        commits the same the 1st, 2nd, 4th, 8th and so on do."""
         if size > MOST_BYTES:
             return False
         plan = self._plans.get(connection_id)
-        if plan is None:
+        if plan is not None:
+            plan.misses += 1
+            return plan.misses >= plan.wait
+        if not self._is_full:
             return True
-        plan.misses += 1
-        return plan.misses & (plan.misses - 1) == 0
+        self._strangers += 1
+        return self._strangers % _STRANGERS == 0
 
     def put(self, connection_id: int, plan: CommitPlan) -> None:
         """Keep a plan in the place of the connection's last one, and drop the oldest ones beyond
-        `MOST_POSITIONS`."""
+        `MOST_KEPT`."""
         before = self._plans.pop(connection_id, None)
         if before is not None:
-            plan.misses = before.misses
-            self.positions -= before.count + _OWN
+            plan.wait = 1 if before.taken >= _OFTEN else 2 * before.wait
+            self.kept -= before.kept
         self._plans[connection_id] = plan
-        self.positions += plan.count + _OWN
-        while self.positions > MOST_POSITIONS:
+        self.kept += plan.kept
+        while self.kept > MOST_KEPT:
             self.drop(next(iter(self._plans)))
+            self._is_full = True
 
     def drop(self, connection_id: int) -> None:
         """Forget the plan of a connection, which has ended."""
         plan = self._plans.pop(connection_id, None)
         if plan is not None:
-            self.positions -= plan.count + _OWN
+            self.kept -= plan.kept
+            self._is_full = False

@@ -4,6 +4,7 @@ as the ordinary way would do it, byte for byte; no other commit is taken for one
 
 from __future__ import annotations
 
+import tracemalloc
 from array import array
 from random import Random
 from typing import Any
@@ -16,9 +17,10 @@ from service.groups.commit_plans import CommitPlan, CommitPlans
 from service.groups.offsets import CommittedOffsets
 from service.records import commit_kernel, commit_plan_kernel
 from service.records.batch import CompressionType, stamp
-from service.wire.api import RequestHeader
+from service.wire.api import RequestHeader, parse_request_header
 from tests.property.groups.test_quick_commits import Coordinator, ordinary, state
 from tests.support.kernels import interpreted
+from tests.support.wire import encode_request, schema
 
 LIVES = [
     commit_plan_kernel,
@@ -182,25 +184,67 @@ def test_the_kernel_writes_nowhere_else(life: Any) -> None:
 class Planned:
     """As much of a plan as its cache looks at."""
 
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self.misses = 0
+    def __init__(self, kept: int) -> None:
+        self.kept = kept
+        self.taken = self.misses = 0
+        self.wait = 1
 
 
-def plans_of(*counts: int) -> CommitPlans:
+def plans_of(*kept: int) -> CommitPlans:
     plans = CommitPlans()
-    for number, count in enumerate(counts):
-        plans.put(number, Planned(count))  # type: ignore[arg-type]
+    for number, one in enumerate(kept):
+        plans.put(number, Planned(one))  # type: ignore[arg-type]
     return plans
 
 
-def test_the_oldest_plans_go_when_there_are_too_many_positions() -> None:
-    plans = plans_of(200, 200, 200)
-    assert (len(plans), plans.positions) == (3, 615)
-    plans = plans_of(*[200] * 170)
-    assert (len(plans), plans.positions) == (159, 32_595)
-    assert plans.find(10) is None
-    assert plans.find(11) is not None
+def test_the_oldest_plans_go_when_they_keep_too_much() -> None:
+    plans = plans_of(4 << 20, 2 << 20, 1 << 20)
+    assert (len(plans), plans.kept) == (3, 7 << 20)
+    plans.put(3, Planned(7 << 20))  # type: ignore[arg-type]
+    assert (len(plans), plans.kept) == (3, 10 << 20)
+    assert plans.find(0) is None
+    assert plans.find(1) is not None
+
+
+def _plan_of(coordinator: Coordinator, partitions: int, metadata: int, member: int) -> CommitPlan:
+    module = schema(8, 9)
+    numbers = range(partitions)
+    topic = module.OffsetCommitRequestTopic(
+        name="caf\u00e9",
+        partitions=tuple(
+            module.OffsetCommitRequestPartition(
+                partition_index=number,
+                committed_offset=7,
+                committed_leader_epoch=1,
+                committed_metadata="m" * metadata,
+            )
+            for number in numbers
+        ),
+    )
+    request = module.OffsetCommitRequest(
+        group_id="simple", generation_id_or_member_epoch=-1, member_id="m" * member, topics=(topic,)
+    )
+    frame = encode_request(request)
+    found = planned(coordinator, parse_request_header(frame), frame)
+    assert found is not None
+    return found[0]
+
+
+@pytest.mark.parametrize(("partitions", "metadata", "member"), [
+    (1, 0, 0), (10, 0, 0), (199, 0, 0), (10, 4096, 0), (1, 4096, 0), (1, 0, 16_000),
+])  # fmt: skip
+def test_a_plan_counts_for_what_it_keeps(partitions: int, metadata: int, member: int) -> None:
+    """Metadata and names of members are the client's to choose."""
+    coordinator = Coordinator(1)
+    _plan_of(coordinator, partitions, metadata, member)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        plans = [_plan_of(coordinator, partitions, metadata, member) for _ in range(10)]
+        kept = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert kept <= sum(plan.kept for plan in plans) * 1.15
 
 
 def test_a_plan_ends_with_its_connection() -> None:
@@ -208,15 +252,48 @@ def test_a_plan_ends_with_its_connection() -> None:
     plans.drop(0)
     plans.drop(0)
     assert plans.find(0) is None
-    assert (len(plans), plans.positions) == (1, 10)
+    assert (len(plans), plans.kept) == (1, 5)
+
+
+def committing(plans: CommitPlans, *shapes: str) -> tuple[list[int], int]:
+    """Which commits of a connection got plans, the first is 1, and how many a plan took."""
+    got, taken, planned_shape = [], 0, ""
+    for number, shape in enumerate(shapes, 1):
+        plan = plans.find(5)
+        if plan is not None and shape == planned_shape:
+            plan.misses = 0
+            plan.taken += 1
+            taken += 1
+        elif plans.wants(5, 100):
+            plans.put(5, Planned(1))  # type: ignore[arg-type]
+            planned_shape = shape
+            got.append(number)
+    return got, taken
 
 
 def test_a_connection_that_commits_something_else_each_time_gets_plans_ever_more_seldom() -> None:
-    plans = plans_of()
+    got, taken = committing(plans_of(), *map(str, range(1, 40)))
+    assert (got, taken) == ([1, 2, 4, 8, 16, 32], 0)
+    assert not plans_of().wants(6, commit_plan_kernel.MOST_BYTES + 1)
+
+
+@pytest.mark.parametrize(("turns", "got", "taken"), [("ab", [1, 2], 99), ("aab", [1, 3, 5], 131)])
+def test_a_connection_that_commits_by_turns_keeps_one_plan(turns: str, got: list[int], taken: int) -> None:
+    assert committing(plans_of(), *(turns * 200)[:200]) == (got, taken)
+
+
+def test_a_connection_that_commits_other_partitions_from_now_on_gets_a_plan_soon() -> None:
+    assert committing(plans_of(), *"abc", *"d" * 20, *"e" * 20) == ([1, 2, 4, 27], 35)
+
+
+def test_a_connection_without_room_gets_that_of_another_once_in_sixteen() -> None:
+    plans = plans_of(*[1 << 20] * 11)
     got = []
-    for number in range(1, 40):
-        if plans.wants(5, 100):
-            plans.put(5, Planned(1))  # type: ignore[arg-type]
+    for number in range(11, 60):
+        if plans.wants(number, 100):
+            plans.put(number, Planned(1 << 20))  # type: ignore[arg-type]
             got.append(number)
-    assert got == [1, 2, 3, 5, 9, 17, 33]
-    assert not plans.wants(6, commit_plan_kernel.MOST_BYTES + 1)
+    assert got == [26, 42, 58]
+    assert len(plans) == 10
+    plans.drop(58)
+    assert plans.wants(60, 100)
