@@ -125,7 +125,11 @@ def find_marks(
         size += _varint_size(2 * (first + number)) + 1
         # The value follows its size, and a count of headers follows the value.
         at += _varint_size(2 * size) + size
-        if hole < position or hole > len(buf) - 12 or hole - position > 0xFFFF or at > 0xFFFF:
+        if hole < position + 4 or hole > len(buf) - 12 or hole - position > 0xFFFF or at > 0xFFFF:
+            return None
+        # A size in two bytes where one does moves the hole by one. The partition before it tells: it is not
+        # negative, and a row of bytes that is the same one further on would be.
+        if int32(data, hole - 4) != rows[(first + number) * 5]:
             return None
         if int64(data, hole) != rows[(first + number) * 5 + 1]:
             return None

@@ -118,6 +118,37 @@ def test_a_commit_like_the_last_one_is_what_the_ordinary_way_makes_of_it(block: 
     assert taken > 20
 
 
+def test_a_size_in_more_bytes_than_it_needs_gets_no_plan() -> None:
+    """Where all bytes before it are the same, offset and epoch look right one byte further on, too."""
+    coordinator, module = Coordinator(1), schema(8, 9)
+    same = b"\x81" * 12
+    partition = module.OffsetCommitRequestPartition(
+        partition_index=0,
+        committed_offset=int.from_bytes(same[:8], signed=True),
+        committed_leader_epoch=int.from_bytes(same[8:], signed=True),
+        committed_metadata="",
+    )
+    topic = module.OffsetCommitRequestTopic(name="orders", partitions=(partition,))
+    frame = encode_request(
+        module.OffsetCommitRequest(
+            group_id="simple", generation_id_or_member_epoch=-1, member_id="", topics=(topic,)
+        )
+    )
+    header = parse_request_header(frame)
+    found = planned(coordinator, header, frame)
+    assert found is not None
+    end = frame.index(same) + len(same)
+    assert holes(found[1]) == [end - HOLE - header.body]
+    assert frame[end] == 1
+    longer = frame[:end] + b"\x81\0" + frame[end + 1 :]
+    assert ordinary(coordinator, header, longer, coordinator.world.leader.now_ms) is not None
+    for life in LIVES:
+        head, topics, rows = (array("q", bytes(8 * size)) for size in (7, 10, 10))
+        read = commit_kernel.read_commit(longer, header.body, 9, 2, head, topics, rows)
+        assert read == 1
+        assert life.find_marks(longer, header.body, 9, rows, 0, 1, 15, 61) is None
+
+
 def _told(life: Any, random: Random, header: RequestHeader, frame: bytes) -> list[Any]:
     """What a life of the kernel makes of the request and of one that is like it."""
     head, topics, rows = (array("q", bytes(8 * size)) for size in (7, 1000, 1000))
