@@ -168,13 +168,18 @@ class PlainCommit:
             first += count
         return bytes(memoryview(out)[:at])
 
+    @property
+    def names(self) -> list[str]:
+        """Names of the topics."""
+        return [topic.name for topic, _ in self._topics]
+
     def plan_parts(self, position: int) -> PlanParts | None:
         """Return the parts of a plan for this commit, whose body begins at `position`; None if it is too
         large. Before `encode`."""
         plain = self._plain
         assert plain is not None
         frame, out, rest_at = plain.frame, _room(self.size), _KEY_HEAD + plain.group_bytes
-        parts = PlanParts(b"", b"", tuple(topic.name for topic, _ in self._topics), [], [])
+        parts = PlanParts(b"", b"", tuple(self.names), [], [])
         first = at = 0
         found: list[bytes] = []
         for number, (topic, prefix) in enumerate(self._topics):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -12,13 +12,13 @@ from service.base.slices import next_turn
 from service.coordinator.context import ShardContext
 from service.groups import quick_commits
 from service.groups.commit_plans import CommitPlan, CommitPlans
-from service.groups.offset_commits import KnownCommit, known_commit
+from service.groups.offset_commits import KnownCommit, MayUse, known_commit
 from service.groups.offset_pieces import add_topics, pieces
 from service.groups.requests import CommittedTopic, GroupCommitResponse, commit_failed
 from service.groups.shard import GroupShard
 from service.network.request import PendingResponse, RequestContext, Response
 from service.security.operations import AclOperation, AclResourceType
-from service.serving.authorization import is_allowed, topics_allowed
+from service.serving.authorization import is_allowed, operations, topics_allowed
 from service.serving.request_host import Broker
 from service.wire.api import RequestHeader, read_request, response_frame
 from service.wire.offset_commits import FIRST_BY_HAND
@@ -87,10 +87,8 @@ def _commit_by(
     """Commit the request that `plan` has taken, in a batch of its own; None if it has to be parsed."""
     plain = plan.plain
     if broker.authorizer is not None:
-        if not _may_commit(broker, context, plain.group_id):
-            return None
-        may_use = topics_allowed(broker, context, AclOperation.READ)
-        if may_use is not None and not all(map(may_use, plan.names)):
+        may_use = _may_use_quietly(broker, context, plain.group_id)
+        if may_use is None or not all(map(may_use, plan.names)):
             return None
     now_ms, shard = group.now_ms(), group.shard
     effects = quick_commits.accepted_effects(plain, shard, now_ms)
@@ -102,7 +100,9 @@ def _commit_by(
         if not group.append_alone(plan, effects, now_ms):
             return None
     except RequestError as e:
+        _note_allowed(broker, context, plain.group_id, plan.names)
         return _failed(header, frame, e)
+    _note_allowed(broker, context, plain.group_id, plan.names)
     shard.metrics.offset_commits += plan.count
     return Response([plan.answer(header.correlation_id)])
 
@@ -123,9 +123,9 @@ def _commit_plain(
         return None
     may_use = None
     if broker.authorizer is not None:
-        if not _may_commit(broker, context, plain.group_id):
+        may_use = _may_use_quietly(broker, context, plain.group_id)
+        if may_use is None:
             return None
-        may_use = topics_allowed(broker, context, AclOperation.READ)
     now_ms, shard = group.now_ms(), group.shard
     decided = quick_commits.decide(plain, shard, groups.topics, now_ms, may_use)
     if decided is None:
@@ -141,8 +141,29 @@ def _commit_plain(
     promise = _PlainCommit(header, frame)
     if not group.write_block(block, Response([answer]), effects, promise, now_ms):
         return None
+    _note_allowed(broker, context, plain.group_id, block.names)
     shard.metrics.offset_commits += block.count
     return promise
+
+
+def _may_use_quietly(broker: Broker, context: RequestContext, group_id: str) -> MayUse | None:
+    """Return whether the client may use a topic; None if not even the group. Neither counted nor audited:
+    what is denied is for `handle`, which asks again."""
+
+    def is_allowed_quietly(resource: AclResourceType, name: str) -> bool:
+        return bool(operations(broker, context, resource, name) >> AclOperation.READ & 1)
+
+    if not is_allowed_quietly(AclResourceType.GROUP, group_id):
+        return None
+    return lambda topic: is_allowed_quietly(AclResourceType.TOPIC, topic)
+
+
+def _note_allowed(broker: Broker, context: RequestContext, group_id: str, topics: Iterable[str]) -> None:
+    """Count and audit what was asked quietly and is done now."""
+    if broker.authorizer is not None:
+        _may_commit(broker, context, group_id)
+        for topic in topics:
+            is_allowed(broker, context, AclOperation.READ, AclResourceType.TOPIC, topic)
 
 
 def _failed(header: RequestHeader, frame: memoryview, error: RequestError) -> Response:

@@ -6,7 +6,7 @@ import asyncio
 import gc
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 from weakref import ref
 
@@ -23,20 +23,25 @@ OF_GROUPS, DOOMED = UUID(int=200), UUID(int=300)
 PLACES = (topic(), topic(OFFSETS, OF_GROUPS), partition(0, ME), partition(0, ME, topic_id=OF_GROUPS))
 
 
-async def committed(node: OneOfThree, offset: int) -> bool:
-    """Commit once the coordinator has loaded, in a new millisecond; return whether the commit went alone."""
+async def sent(node: OneOfThree, offset: int) -> ErrorCode:
+    """Send a commit and return its error."""
     module = request_module(ApiKey.OFFSET_COMMIT)
     one = module.OffsetCommitRequestPartition(
         partition_index=0, committed_offset=offset, committed_metadata=""
     )
+    answer = await node.call(
+        ApiKey.OFFSET_COMMIT, "OffsetCommitRequest", 9, group_id="group", member_id="",
+        topics=(module.OffsetCommitRequestTopic(name="t", partitions=(one,)),),
+    )  # fmt: skip
+    return ErrorCode(answer.topics[0].partitions[0].error_code)
+
+
+async def committed(node: OneOfThree, offset: int) -> bool:
+    """Commit once the coordinator has loaded, in a new millisecond; return whether the commit went alone."""
     clock: Any = node.broker.clock
     clock.advance(1)
     while True:
-        answer = await node.call(
-            ApiKey.OFFSET_COMMIT, "OffsetCommitRequest", 9, group_id="group", member_id="",
-            topics=(module.OffsetCommitRequestTopic(name="t", partitions=(one,)),),
-        )  # fmt: skip
-        error = ErrorCode(answer.topics[0].partitions[0].error_code)
+        error = await sent(node, offset)
         if error is not ErrorCode.coordinator_load_in_progress:
             assert error is NONE
             context = node.broker.groups.runtime.active(0)
@@ -112,5 +117,41 @@ def test_a_commit_to_a_shard_that_was_loaded_again_is_what_a_client_reads(
         del before
         gc.collect()
         assert of_before() is None, "a plan keeps the offsets of a shard that is gone"
+
+    run(tmp_path, scenario, *PLACES)
+
+
+class Rights:
+    """An authorizer that denies some names, and remembers what it would write to the audit log."""
+
+    def __init__(self) -> None:
+        self.denies: set[str] = set()
+        self.written: list[tuple[str, bool]] = []
+
+    def allows(self, session: object, operation: object, resource: object, name: str, **_: object) -> bool:
+        self.written.append((name, name not in self.denies))
+        return name not in self.denies
+
+    def allowed_operations(self, session: object, resource: object, name: str) -> int:
+        return 0 if name in self.denies else -1
+
+
+def test_a_commit_is_audited_once_whichever_way_it_goes(tmp_path: Path) -> None:
+    async def scenario(node: OneOfThree) -> None:
+        rights = Rights()
+        node.broker.authorizer = cast("Any", rights)
+        clock: Any = node.broker.clock
+        assert [await committed(node, offset) for offset in range(3)][-1]
+        for denies, written in (
+            (set(), [("group", True), ("t", True)]),
+            ({"group"}, [("group", False)]),
+            ({"t"}, [("group", True), ("t", False)]),
+        ):
+            rights.denies = denies
+            for goes_on in (1, 0):  # the second of a millisecond does not go alone
+                rights.written.clear()
+                clock.advance(goes_on)
+                await sent(node, 5)
+                assert rights.written == written
 
     run(tmp_path, scenario, *PLACES)
