@@ -28,7 +28,7 @@ from service.coordinator.runtime import CoordinatorState, Runtime
 from service.coordinator.shard import Decide, Query, Shard
 from service.hot.manager import LogManager
 from service.metadata.delta import MetadataDelta
-from service.metadata.image import MetadataImage
+from service.metadata.image import MetadataImage, TopicImage
 from service.replicas.partition_registry import Replicas
 from service.serving.coordinator_log import CoordinatorLogs
 from service.serving.internal_topics import InternalTopics
@@ -42,16 +42,17 @@ class ImageTopics:
 
     def __init__(self, image: Callable[[], MetadataImage]) -> None:
         self._image = image
-        self._of: MetadataImage | None = None
+        self._of: Mapping[str, TopicImage] | None = None
+        """the topics of the newest image that was looked at; the next has the same where none changed"""
         self._by_name: dict[str, CoordinatorTopic] = {}
-        """topics of the image `_of` that were asked for: each commit asks"""
+        """those of `_of` that were asked for: each commit asks"""
         self._token = object()
-        """a new one for each image: who remembers it does not keep the image alive"""
+        """a new one for each `_of`: who remembers it does not keep them alive"""
 
     def by_name(self, topic: str) -> CoordinatorTopic | None:
-        image = self._newest()
+        topics = self._newest()
         known = self._by_name.get(topic)
-        if known is None and (found := image.topics_by_name.get(topic)) is not None:
+        if known is None and (found := topics.get(topic)) is not None:
             known = CoordinatorTopic(found.id, found.name, len(found.partitions))
             self._by_name[topic] = known
         return known
@@ -68,11 +69,11 @@ class ImageTopics:
         self._newest()
         return self._token
 
-    def _newest(self) -> MetadataImage:
-        image = self._image()
-        if image is not self._of:
-            self._of, self._by_name, self._token = image, {}, object()
-        return image
+    def _newest(self) -> Mapping[str, TopicImage]:
+        topics = self._image().topics_by_name
+        if topics is not self._of:
+            self._of, self._by_name, self._token = topics, {}, object()
+        return topics
 
 
 class CoordinatorParts(NamedTuple):

@@ -13,14 +13,19 @@ from weakref import ref
 import pytest
 from kio.schema.errors import ErrorCode
 
-from service.metadata.records import RemoveTopicRecord
+from service.metadata.controller.requests import ResourceType
+from service.metadata.records import ConfigRecord, NoOpRecord, RemoveTopicRecord
 from service.serving.internal_topics import OFFSETS
 from service.wire.api import ApiKey, request_module
-from tests.support.one_of_three import ME, OneOfThree, changed, partition, topic
+from tests.support.one_of_three import ME, OTHER, OneOfThree, changed, fenced, partition, topic
 from tests.unit.serving.leadership import NONE, run
 
 OF_GROUPS, DOOMED = UUID(int=200), UUID(int=300)
 PLACES = (topic(), topic(OFFSETS, OF_GROUPS), partition(0, ME), partition(0, ME, topic_id=OF_GROUPS))
+
+RETENTION = ConfigRecord(
+    resource_type=ResourceType.TOPIC, resource_name="t", name="retention.ms", value="1000000"
+)
 
 
 async def sent(node: OneOfThree, offset: int) -> ErrorCode:
@@ -117,6 +122,24 @@ def test_a_commit_to_a_shard_that_was_loaded_again_is_what_a_client_reads(
         del before
         gc.collect()
         assert of_before() is None, "a plan keeps the offsets of a shard that is gone"
+
+    run(tmp_path, scenario, *PLACES)
+
+
+def test_commits_go_alone_behind_changes_that_concern_no_topic(tmp_path: Path) -> None:
+    """Each segment that goes to the bucket is a change of the metadata."""
+
+    async def scenario(node: OneOfThree) -> None:
+        assert [await committed(node, offset) for offset in range(3)][-1]
+        token = node.broker.groups.topics.token
+        for change in (NoOpRecord(), fenced(OTHER), RETENTION):
+            await node.tell(change)
+            assert await committed(node, 5)
+        assert node.broker.groups.topics.token is token
+        await node.tell(partition(1, ME))
+        assert node.broker.groups.topics.token is not token
+        assert not await committed(node, 6)
+        assert await fetched(node) == 6
 
     run(tmp_path, scenario, *PLACES)
 
