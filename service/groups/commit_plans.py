@@ -105,12 +105,12 @@ class CommitPlan:
         return True
 
     def leave(self) -> None:
-        """Forget the request that was taken: it is written in another way."""
+        """Forget the request that was taken: its bytes are the connection's again."""
         self._frame = _NOTHING
 
     def build(self, offset: int, leader_epoch: int, now_ms: int) -> bytearray:
-        batch, frame, self._frame = self._batch, self._frame, _NOTHING
-        fill_batch(frame, self._position, self._marks, batch, offset, leader_epoch, now_ms)
+        batch = self._batch
+        fill_batch(self._frame, self._position, self._marks, batch, offset, leader_epoch, now_ms)
         _CRC.pack_into(batch, CRC_AT, crc32c(self._covered))
         return batch
 

@@ -69,9 +69,11 @@ def quick(
         or not plan.takes(frame, header.body, header.api_version, token, group.shard.offsets)
     ):
         return _commit_plain(broker, context, header, frame, plans)
-    response = _commit_by(plan, group, broker, context, header, frame)
-    if response is None:
+    try:
+        response = _commit_by(plan, group, broker, context, header, frame)
+    finally:
         plan.leave()
+    if response is None:
         return _commit_plain(broker, context, header, frame, None)
     return response
 

@@ -7,12 +7,14 @@ import gc
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 from uuid import UUID
 from weakref import ref
 
 import pytest
 from kio.schema.errors import ErrorCode
 
+from service.base.errors import RequestError
 from service.metadata.controller.requests import ResourceType
 from service.metadata.records import ConfigRecord, NoOpRecord, RemoveTopicRecord
 from service.serving.internal_topics import OFFSETS
@@ -176,5 +178,23 @@ def test_a_commit_is_audited_once_whichever_way_it_goes(tmp_path: Path) -> None:
                 clock.advance(goes_on)
                 await sent(node, 5)
                 assert rights.written == written
+
+    run(tmp_path, scenario, *PLACES)
+
+
+def test_a_plan_lets_go_of_a_request_that_fails(tmp_path: Path) -> None:
+    """Its bytes are in a buffer of the connection."""
+
+    async def scenario(node: OneOfThree) -> None:
+        rights = Rights()
+        node.broker.authorizer = cast("Any", rights)
+        assert [await committed(node, offset) for offset in range(3)][-1]
+        plan = cast("Any", node.broker.groups.plans).find(1)
+        assert len(plan._frame) == 0
+        error = RequestError(ErrorCode.cluster_authorization_failed)
+        rights.allowed_operations = Mock(side_effect=error)  # type: ignore[method-assign]
+        with pytest.raises(RequestError):
+            await sent(node, 5)
+        assert len(plan._frame) == 0
 
     run(tmp_path, scenario, *PLACES)
