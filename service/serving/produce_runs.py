@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from service.base.errors import CorruptionError, RequestError, StorageError
 from service.base.types import INTERNAL_TOPICS, NO_LEADER_EPOCH, NO_TIMESTAMP, Buffer
@@ -25,13 +25,15 @@ from service.records.batch import is_zstd, stamp
 from service.records.produce_kernel import HEAD_END, RECORDS, RECORDS_SIZE, STOP, VERSION
 from service.records.produced_run import MOST_REQUESTS, RunTaker
 from service.records.validation import BeyondSlice, ValidationRules, validate_produced
-from service.security.authorizer import Authorizer
 from service.security.operations import AclOperation, AclResourceType
 from service.serving.produce_operation import ALL, FIRST_VERSION_WITH_ZSTD
 from service.serving.request_host import Broker
 from service.wire.api import ApiKey, parse_request_header
 from service.wire.errors import WireError
 from service.wire.produce import ProducePartitionResult, TopicKey, encode_produce_response, parse_produce
+
+if TYPE_CHECKING:
+    from service.security.authorizer import Authorizer
 
 SMALL_BYTES: Final = 16 << 10
 """Largest batch that the kernel takes: it has the checksum of a larger one later than the library."""
