@@ -223,8 +223,11 @@ class Watcher:
 
 
 def _is_copied(partition: PartitionTiers) -> bool:
-    """Whether all but the active segment are objects, as long as every segment is still on disk."""
-    return partition.hot_segments is not None and partition.cold_objects == partition.hot_segments - 1
+    """Return whether all but the active segment are objects: all are on disk still, or none is, as on a disk
+    that is nearly full."""
+    return partition.hot_segments == 1 or (
+        partition.hot_segments is not None and partition.cold_objects == partition.hot_segments - 1
+    )
 
 
 def settled(tiers: TopicTiers) -> str:
