@@ -31,7 +31,7 @@ _PATIENCE_S = 3600.0
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.page", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all")
-    parser.add_argument("--quick", action="store_true", help="few rounds, in a quarter of an hour")
+    parser.add_argument("--quick", action="store_true", help="few rounds, in half an hour")
     parser.add_argument("--without-kafka", action="store_true", help="Firn alone")
     parser.add_argument("--draw", action="store_true", help="draw what is there, measure nothing")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="(default: docs/benchmarks)")
