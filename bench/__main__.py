@@ -10,7 +10,7 @@ from pathlib import Path
 from bench import load, measures
 from bench.figures import FIRN, Figures, add_json_option, write_asked
 from bench.parts import parts_of
-from bench.peers import by_turns, kafka_is_here, sides
+from bench.peers import by_turns, check_kafka, sides
 from tests.support.stores import Store, moto_server, new_bucket, versitygw_binary, versitygw_server
 
 NAMES = ("idle", "produce", "fetch", "cold")
@@ -30,8 +30,7 @@ def main() -> int:
     add_json_option(parser)
     arguments = parser.parse_args()
     names = parts_of(parser, arguments.names, NAMES)
-    if arguments.kafka and not kafka_is_here():
-        parser.error("Apache Kafka's jars are not here: make fetch-tools")
+    check_kafka(parser, arguments)
     figures = Figures()
     with tempfile.TemporaryDirectory(prefix="firn-bench-") as name:
         folder = Path(name)

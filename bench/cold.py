@@ -30,7 +30,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,7 +44,6 @@ from bench.tiered_kafka import WARM_UP_MB, TieredKafka, tiered_kafka, tiered_kaf
 from service.base.world import system_world
 from service.remote.stores.obstore_store import open_store
 from tests.support.stores import ACCESS, SECRET, Store, new_bucket, versitygw_binary, versitygw_server
-from tests.support.wire import schema
 
 PARTS: Final = ("rate", "memory", "trips")
 RANGE_BYTES: Final = 4 << 20
@@ -161,28 +159,6 @@ def rate(bench: Bench, rounds: int, kafka: TieredKafka | None = None) -> None:
 # Memory
 
 
-def _fetch_frame(topic: str, offset: int, max_bytes: int) -> bytes:
-    module = schema(1, 12)
-    part = module.FetchPartition(
-        partition=0, fetch_offset=offset, partition_max_bytes=max_bytes,
-        current_leader_epoch=-1, log_start_offset=-1, last_fetched_epoch=-1,
-    )  # fmt: skip
-    return load.framed(
-        module.FetchRequest(
-            replica_id=-1,
-            max_wait=timedelta(seconds=1),
-            min_bytes=1,
-            max_bytes=50 << 20,
-            isolation_level=0,
-            session_id=0,
-            session_epoch=-1,
-            forgotten_topics_data=(),
-            rack_id="",
-            topics=(module.FetchTopic(topic=topic, partitions=(part,)),),
-        )
-    )
-
-
 class Reader:
     """One client that reads on from `position`, in batches; counts what it got."""
 
@@ -196,7 +172,7 @@ class Reader:
         self.socket = socket.create_connection((host, int(port)), 60)
 
     def ask(self, max_bytes: int = 1 << 20) -> None:
-        self.socket.sendall(_fetch_frame(self.topic, self.position * load.BATCH_RECORDS, max_bytes))
+        self.socket.sendall(load.fetch_frame(self.topic, self.position * load.BATCH_RECORDS, max_bytes))
 
     def take(self, sink: memoryview) -> None:
         (size,) = struct.unpack(">i", self._receive(4))

@@ -16,7 +16,7 @@ from typing import Final
 from bench import load
 from bench.figures import Figures, add_json_option, write_asked
 from bench.measures import Measured
-from bench.peers import Cpu, Peer, by_turns, kafka_is_here, sides
+from bench.peers import Cpu, Peer, by_turns, check_kafka, sides
 
 COUNTS: Final = (1, 4, 16)
 TOPIC: Final = "shared"
@@ -31,8 +31,7 @@ def main() -> int:
     parser.add_argument("--megabytes", type=int, default=500, help="size of the topic (default: 500)")
     add_json_option(parser)
     arguments = parser.parse_args()
-    if arguments.kafka and not kafka_is_here():
-        parser.error("Apache Kafka's jars are not here: make fetch-tools")
+    check_kafka(parser, arguments)
     figures = Figures()
     with (
         tempfile.TemporaryDirectory(prefix="firn-consumers-") as name,

@@ -29,7 +29,7 @@ from bench.figures import FIRN, KAFKA, Figures, add_json_option, write_asked
 from bench.innocent import Innocent
 from bench.measures import Measured
 from bench.parts import parts_of
-from bench.peers import Cpu, Peer, firn, kafka, kafka_is_here
+from bench.peers import Cpu, Peer, check_kafka, firn, kafka
 from bench.settling import longest_turn, settle
 from tests.support.clients import Admin
 from tests.support.processes import Node, free_port, wait_until
@@ -58,8 +58,7 @@ def main() -> int:
     arguments = parser.parse_args()
     names = parts_of(parser, arguments.names, NAMES)
     figures = Figures()
-    if arguments.kafka and not kafka_is_here():
-        parser.error("Apache Kafka's jars are not here: make fetch-tools")
+    check_kafka(parser, arguments)
     with tempfile.TemporaryDirectory(prefix="firn-groups-") as name:
         folder = Path(name)
         if "commits" in names:

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 from bench import load
 from bench.figures import Figures, add_json_option, write_asked
 from bench.measures import Measured
-from bench.peers import Cpu, Peer, firn, kafka, kafka_is_here
+from bench.peers import Cpu, Peer, check_kafka, firn, kafka
 from tests.support.wire import RawConnection
 
 GIGABYTE: Final = 1_000_000_000
@@ -50,8 +50,7 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=50_000, help="of a round (default: 50000)")
     add_json_option(parser)
     arguments = parser.parse_args()
-    if arguments.kafka and not kafka_is_here():
-        parser.error("Apache Kafka's jars are not here: make fetch-tools")
+    check_kafka(parser, arguments)
     lengths = [
         Length("log of 1 GB in 1 segment", "short", 1_000, 2_000_000_000),
         Length(f"log of {arguments.gigabytes} GB", "long", arguments.gigabytes * 1_000, GIGABYTE),

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Protocol
 
 from bench.figures import FIRN, KAFKA, Figures, add_json_option, write_asked
 from bench.measures import Measured
-from bench.peers import Cpu, KafkaPeer, kafka_is_here, rss_mb
+from bench.peers import Cpu, KafkaPeer, check_kafka, rss_mb
 from bench.wide_topics import WideTopics
 from tests.support.processes import Node, wait_until
 
@@ -59,8 +59,7 @@ def main() -> int:
     )
     add_json_option(parser)
     arguments = parser.parse_args()
-    if arguments.kafka and not kafka_is_here():
-        parser.error("Apache Kafka's jars are not here: make fetch-tools")
+    check_kafka(parser, arguments)
     figures = Figures()
     plan = Plan(arguments.requests, arguments.idle_s, not arguments.without_kill)
     for count in arguments.partitions:

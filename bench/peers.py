@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import shutil
@@ -75,6 +76,12 @@ def stolen_s() -> float:
     """Seconds, of all processors together, that the host of this virtual machine gave to others so far."""
     ticks = Path("/proc/stat").read_text(encoding="ascii").split(maxsplit=9)[1:9]
     return int(ticks[7]) / os.sysconf("SC_CLK_TCK")
+
+
+def check_kafka(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """End the program with a message where `--kafka` is given and Apache Kafka is not here."""
+    if arguments.kafka and not kafka_is_here():
+        parser.error("Apache Kafka's jars are not here: make fetch-tools")
 
 
 def kafka_is_here() -> bool:

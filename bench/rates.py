@@ -18,7 +18,7 @@ from kio.schema.errors import ErrorCode
 
 from bench.figures import Figures, add_json_option, write_asked
 from bench.measures import Measured
-from bench.peers import kafka_is_here, sides
+from bench.peers import check_kafka, sides
 from bench.replica_load import Felt, Pace
 from tests.support.clients import Admin
 from tests.support.processes import wait_until
@@ -38,8 +38,7 @@ def main() -> int:
     parser.add_argument("--breaks-ms", type=float, default=100, help="median at which to stop (default: 100)")
     add_json_option(parser)
     arguments = parser.parse_args()
-    if arguments.kafka and not kafka_is_here():
-        parser.error("Apache Kafka's jars are not here: make fetch-tools")
+    check_kafka(parser, arguments)
     figures = Figures()
     with (
         tempfile.TemporaryDirectory(prefix="firn-rates-") as name,

@@ -33,7 +33,7 @@ from kio.schema.errors import ErrorCode
 from bench.figures import SIDES, Figures, add_json_option, write_asked
 from bench.measures import Measured
 from bench.parts import parts_of
-from bench.peers import Cpu, have_pages, kafka_is_here, rss_mb, stolen_s
+from bench.peers import Cpu, check_kafka, have_pages, rss_mb, stolen_s
 from bench.replica_load import Felt, Pace, pour
 from bench.replica_wiped import wiped
 from service.cli.dev_nodes import agree_on_ports
@@ -84,8 +84,7 @@ def main() -> int:
     )
     add_json_option(parser)
     arguments = parser.parse_args()
-    if arguments.kafka and not kafka_is_here():
-        parser.error("Apache Kafka is not here: make fetch-tools")
+    check_kafka(parser, arguments)
     figures = Figures()
     parts = parts_of(parser, arguments.parts, names)
     if min(arguments.tiered_gb) <= 0:

@@ -29,7 +29,7 @@ from pathlib import Path
 from bench.figures import FIRN, KAFKA, Figures, add_json_option, write_asked
 from bench.measures import Measured
 from bench.parts import parts_of
-from bench.peers import Cpu, Peer, firn, kafka, kafka_is_here, rss_mb
+from bench.peers import Cpu, Peer, check_kafka, firn, kafka, rss_mb
 from tests.support.batches import batch
 from tests.support.clients import Admin
 from tests.support.processes import wait_until
@@ -266,8 +266,7 @@ def main() -> int:
     parser.add_argument("--kafka", action="store_true", help="measure Apache Kafka instead")
     add_json_option(parser)
     arguments = parser.parse_args()
-    if arguments.kafka and not kafka_is_here():
-        parser.error("Apache Kafka's jars are not here: make fetch-tools")
+    check_kafka(parser, arguments)
     names = parts_of(parser, arguments.names, PARTS)
     figures, side = Figures(), KAFKA if arguments.kafka else FIRN
     with tempfile.TemporaryDirectory(prefix="firn-bench-") as name:

@@ -18,7 +18,7 @@ from typing import Final
 from bench import load
 from bench.figures import Figures, add_json_option, write_asked
 from bench.measures import Measured
-from bench.peers import Cpu, Peer, by_turns, kafka_is_here, sides
+from bench.peers import Cpu, Peer, by_turns, check_kafka, sides
 from tests.support.batches import batch
 from tests.support.wire import RawConnection, produce_request
 
@@ -35,8 +35,7 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=100_000, help="of one record (default: 100000)")
     add_json_option(parser)
     arguments = parser.parse_args()
-    if arguments.kafka and not kafka_is_here():
-        parser.error("Apache Kafka's jars are not here: make fetch-tools")
+    check_kafka(parser, arguments)
     figures = Figures()
     with (
         tempfile.TemporaryDirectory(prefix="firn-sizes-") as name,

@@ -28,7 +28,7 @@ from typing import NamedTuple
 from bench import load
 from bench.innocent import Innocent
 from bench.parts import parts_of
-from bench.peers import Cpu, kafka_is_here, rss_mb
+from bench.peers import Cpu, check_kafka, rss_mb
 from tests.support.certificates import Authority
 from tests.support.kafka_node import KafkaNode
 from tests.support.processes import Node, free_port
@@ -202,8 +202,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="rounds of which medians are taken")
     arguments = parser.parse_args()
     names = parts_of(parser, arguments.names, NAMES)
-    if arguments.kafka and not kafka_is_here():
-        parser.error("Apache Kafka's jars are not here: make fetch-tools")
+    check_kafka(parser, arguments)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     authority = Authority()

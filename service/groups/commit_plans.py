@@ -33,7 +33,7 @@ _POSITION: Final = 60
 _OFTEN: Final = 16
 """A plan that was taken as often was worth to make: another may follow at once."""
 _STRANGERS: Final = 16
-"""Of connections for which there is no room, one in so many gets the room of another."""
+"""One connection in so many for which there is no room gets the room of another."""
 _CRC: Final = struct.Struct(">I")
 _CORRELATION: Final = struct.Struct(">i")
 _CORRELATION_AT: Final = 4
