@@ -34,7 +34,7 @@ from bench.figures import SIDES, Figures, add_json_option, write_asked
 from bench.measures import Measured
 from bench.parts import parts_of
 from bench.peers import Cpu, check_kafka, have_pages, rss_mb, stolen_s
-from bench.replica_load import Felt, Pace, pour
+from bench.replica_load import RECORD_BYTES, Felt, Pace, pour
 from bench.replica_wiped import wiped
 from service.cli.dev_nodes import agree_on_ports
 from tests.support.clients import Admin
@@ -48,6 +48,9 @@ from tests.support.wire import RawConnection, schema
 
 PARTITIONS: Final = range(6)
 BATCH_RECORDS: Final = 64
+WARM_BYTES: Final = 1_000_000_000
+"""A JVM's code is compiled after that, or after `WARM_REQUESTS`."""
+WARM_REQUESTS: Final = 100_000
 SETTLE_S: Final = 5.0
 IDLE_S: Final = 20.0
 _COUNT = re.compile(r'^firn_request_handling_seconds_count\{api="\w+"\} (\d+)', re.MULTILINE)
@@ -164,7 +167,7 @@ def _pids(cluster: Cluster) -> list[int]:
 
 def _throughput(cluster: Cluster, arguments: argparse.Namespace) -> list[Measured]:
     _topic(cluster, "poured", len(PARTITIONS))
-    pour(cluster.bootstrap, "poured", PARTITIONS, 300_000_000, BATCH_RECORDS, -1)  # Kafka's compilers
+    pour(cluster.bootstrap, "poured", PARTITIONS, WARM_BYTES, BATCH_RECORDS, -1)
     asked = arguments.megabytes * 1_000_000
     have_pages(cluster.folder, 3 * asked)
     with _Servers(cluster) as servers:
@@ -210,6 +213,7 @@ def _wait_until_equal(cluster: Cluster, topic: str) -> None:
 
 def _latency(cluster: Cluster, _: argparse.Namespace) -> list[Measured]:
     _topic(cluster, "paced", len(PARTITIONS))
+    pour(cluster.bootstrap, "paced", PARTITIONS, WARM_REQUESTS * RECORD_BYTES, 1, -1)
     found = []
     for acks, what in ((-1, "all"), (1, "1")):
         with Pace(cluster.bootstrap, "paced", PARTITIONS, 1000, acks) as pace:

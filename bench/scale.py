@@ -1,4 +1,4 @@
-"""One and two nodes on this machine: `python -m bench.scale [small] [batches] [cold]`
+"""One and two nodes on this machine: `python -m bench.scale [small] [commits] [batches] [cold]`
 
 A node is one event loop, so a machine serves as much as its nodes do together. Nodes share kernel, memory and
 disk, and nothing else, so they are clusters of their own here. Printed are the rates of one node and of two,
@@ -6,6 +6,7 @@ their CPU for each unit (user and system), and what is reckoned for 8 and 16 nod
 doubling costs what the first did.
 
 - small: requests of one record of 100 B, acks=1
+- commits: OffsetCommit of ten partitions, one under way on each of 50 connections
 - batches: batches of 200 KB, acks=1
 - cold: fetches of 1 MiB from object storage, a store for each node
 
@@ -33,7 +34,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from bench import load
+from bench import groups, load
 from bench.figures import FIRN, Figures, add_json_option, write_asked
 from bench.measures import Measured
 from bench.parts import parts_of
@@ -41,7 +42,7 @@ from bench.peers import Cpu, FirnPeer, have_pages
 from tests.support.stores import Store, new_bucket, versitygw_binary, versitygw_server
 from tests.support.tiers import settle
 
-NAMES: Final = ("small", "batches", "cold")
+NAMES: Final = ("small", "commits", "batches", "cold")
 RECKONED: Final = (8, 16)
 GOAL: Final = 1.8
 _CORES_ASIDE: Final = 4
@@ -125,6 +126,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.scale", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; default: all")
     parser.add_argument("--requests", type=int, default=400_000, help="of small, for each node and round")
+    parser.add_argument("--commits", type=int, default=40_000, help="likewise")
     parser.add_argument("--megabytes", type=int, default=400, help="of batches and cold, likewise")
     parser.add_argument("--rounds", type=int, default=5, help="of which medians are taken (default: 5)")
     add_json_option(parser)
@@ -140,6 +142,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="firn-scale-") as name:
         if "small" in names:
             _small(Path(name), arguments, cores, figures)
+        if "commits" in names:
+            _commits(Path(name), arguments, cores, figures)
         if "batches" in names:
             _batches(Path(name), arguments, cores, figures)
         if "cold" in names:
@@ -157,6 +161,19 @@ def _small(folder: Path, arguments: argparse.Namespace, cores: Cores, figures: F
 
     with _nodes(folder / "small", cores) as nodes:
         _measure(Load("small", "1000 requests", 1e3, small), nodes, arguments.rounds, figures)
+
+
+def _commits(folder: Path, arguments: argparse.Namespace, cores: Cores, figures: Figures) -> None:
+    count = arguments.commits
+
+    def commits(bootstrap: str) -> float:
+        groups.commit(bootstrap, count)
+        return float(count)
+
+    with _nodes(folder / "commits", cores) as nodes:
+        for node in nodes:
+            groups.prepare(node.address, [f"group-{number}" for number in range(groups.CONNECTIONS)])
+        _measure(Load("commits", "1000 commits", 1e3, commits), nodes, arguments.rounds, figures)
 
 
 def _batches(folder: Path, arguments: argparse.Namespace, cores: Cores, figures: Figures) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bench.figures import read_figures
 from bench.page.facts import ROOT, facts
-from bench.page.parts import PARTS, Part
+from bench.page.parts import PARTS
 from bench.page.results import PartResult, Results, read_results
 from bench.page.rows import CURVES, SECTIONS
 from bench.page.text import page
@@ -31,7 +31,9 @@ _PATIENCE_S = 3600.0
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.page", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all")
-    parser.add_argument("--quick", action="store_true", help="few rounds, in half an hour")
+    parser.add_argument(
+        "--quick", action="store_true", help="few rounds of the parts that are quick, a quarter of an hour"
+    )
     parser.add_argument("--without-kafka", action="store_true", help="Firn alone")
     parser.add_argument("--draw", action="store_true", help="draw what is there, measure nothing")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="(default: docs/benchmarks)")
@@ -47,7 +49,13 @@ def main() -> int:
         known = read_results(file)
         results = known if arguments.draw else Results(arguments.quick, facts(), known.parts)
     for name in () if arguments.draw else names:
-        results.parts[name] = measured(PARTS[name], is_quick=arguments.quick, with_kafka=with_kafka)
+        commands = PARTS[name].commands(is_quick=arguments.quick, with_kafka=with_kafka)
+        if not commands:
+            print(f"== {name}: left out of {'a quick run' if arguments.quick else 'a run without Kafka'}")
+            continue
+        part = measured(commands)
+        part.commit = results.facts["commit"]
+        results.parts[name] = part
         results.write(file)
     draw(results, arguments.folder)
     failed = [name for name, part in results.parts.items() if part.failed is not None]
@@ -55,10 +63,10 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def measured(part: Part, *, is_quick: bool, with_kafka: bool) -> PartResult:
-    """Run one bench, and read its figures."""
+def measured(commands: Sequence[Sequence[str]]) -> PartResult:
+    """Run the commands of a part, and read their figures."""
     result, began = PartResult(), time.monotonic()
-    for words in part.commands(is_quick=is_quick, with_kafka=with_kafka):
+    for words in commands:
         print(f"== {' '.join(words)}", flush=True)
         with tempfile.TemporaryDirectory(prefix="firn-page-") as folder:
             result.failed = _run(words, Path(folder) / "figures.json", result)

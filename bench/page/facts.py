@@ -8,15 +8,17 @@ import subprocess
 import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Final
 
 ROOT = Path(__file__).parents[2]
+_DESCRIBE: Final = ("git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=9", "--exclude=*")
 
 
 def facts() -> dict[str, str]:
     """Return them by name, in the order of the page."""
     return {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "commit": _said_by("git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"),
+        "commit": _said_by(*_DESCRIBE),
         "processors": f"{len(os.sched_getaffinity(0))} × {_processor()}",
         "memory": f"{_memory_gib():.0f} GiB",
         "kernel": platform.release(),

@@ -7,11 +7,12 @@ from typing import Final, NamedTuple
 
 
 class Part(NamedTuple):
-    """One bench, `python -m` these words. `kafka`: what measures Apache Kafka beside Firn; a second run,
-    where it `is_apart`, does that alone. One that `needs_kafka` for both sides is left out without it."""
+    """One bench, `python -m` these words; one without `quick` words is left out of a quick run. `kafka`: what
+    measures Apache Kafka beside Firn; a second run, where it `is_apart`, does that alone. One that
+    `needs_kafka` for both sides is left out without it."""
 
     words: Sequence[str]
-    quick: Sequence[str]
+    quick: Sequence[str] | None
     whole: Sequence[str]
     kafka: Sequence[str] = ("--kafka",)
     is_apart: bool = False
@@ -19,9 +20,10 @@ class Part(NamedTuple):
 
     def commands(self, *, is_quick: bool, with_kafka: bool) -> list[list[str]]:
         """Return the words of each run."""
-        if self.needs_kafka and not with_kafka:
+        size = self.quick if is_quick else self.whole
+        if size is None or (self.needs_kafka and not with_kafka):
             return []
-        plain = [*self.words, *(self.quick if is_quick else self.whole)]
+        plain = [*self.words, *size]
         if not with_kafka or not self.kafka:
             return [plain]
         beside = [*plain, *self.kafka]
@@ -38,11 +40,7 @@ PARTS: Final[dict[str, Part]] = {
     "sizes": Part(("bench.sizes",), ("--rounds", "1", "--records", "500000"), ("--rounds", "5")),
     "consumers": Part(("bench.consumers",), ("--rounds", "1", "--megabytes", "200"), ("--rounds", "5")),
     "rates": Part(("bench.rates",), ("--seconds", "3", "--rates", "1000", "4000", "8000", "12000"), ()),
-    "lengths": Part(
-        ("bench.lengths",),
-        ("--rounds", "1", "--gigabytes", "3", "--segments", "1000", "--requests", "20000"),
-        ("--rounds", "5"),
-    ),
+    "lengths": Part(("bench.lengths",), None, ("--rounds", "5")),
     "warm": Part(("bench.warm",), ("--rounds", "1", "--megabytes", "500"), ("--rounds", "5")),
     "commits": Part(("bench.groups", "commits"), ("--rounds", "1"), ("--rounds", "5")),
     "sessions": Part(
@@ -60,26 +58,23 @@ PARTS: Final[dict[str, Part]] = {
         ("--records", "10000000"),
     ),
     "replicas": Part(
-        ("bench.replicas", "throughput", "latency", "catch-up"),
+        ("bench.replicas", "throughput", "latency"),
         ("--rounds", "1", "--megabytes", "500"),
-        ("--rounds", "5"),
+        ("--rounds", "3"),
+    ),
+    "catch-up": Part(
+        ("bench.replicas", "catch-up"), ("--rounds", "1", "--megabytes", "500"), ("--rounds", "5")
     ),
     "failover": Part(("bench.replicas", "stall"), ("--kills", "1"), ("--kills", "5")),
-    "controller": Part(("bench.cluster", "start", "idle", "failover"), ("--kills", "3"), ("--kills", "20")),
+    "controller": Part(("bench.cluster", "start", "idle", "failover"), None, ("--kills", "10")),
     "partitions": Part(
         ("bench.partitions", "--partitions", "10", "1000"),
         ("--requests", "20000", "--idle-s", "2", "--without-kill"),
         ("10000", "100000", "--requests", "200000"),
     ),
-    "restart": Part(("bench.restart", "near"), ("--gigabytes", "1"), (), ()),
-    "nothing": Part(("bench.steady", "nothing"), ("--hours", "2"), (), ()),
-    "mixed": Part(("bench.steady", "mixed"), ("--minutes", "1"), (), ()),
-    "transactions": Part(
-        ("bench.transactions", "rate-1", "latency"),
-        ("--rounds", "1", "--seconds", "5"),
-        ("--rounds", "3"),
-    ),
-    "spark": Part(
-        ("bench.spark",), ("--rounds", "1", "--records", "300000"), ("--rounds", "5"), (), needs_kafka=True
-    ),
+    "restart": Part(("bench.restart", "near"), None, (), ()),
+    "nothing": Part(("bench.steady", "nothing"), None, (), ()),
+    "mixed": Part(("bench.steady", "mixed"), None, (), ()),
+    "transactions": Part(("bench.transactions", "rate-1", "latency"), None, ("--rounds", "3")),
+    "spark": Part(("bench.spark",), None, ("--rounds", "5"), (), needs_kafka=True),
 }

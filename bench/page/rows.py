@@ -153,6 +153,12 @@ SECTIONS: Final[tuple[Section, ...]] = (
             Row("acks=all, three replicas", more_is_better=True),
             Row("processor of all three"),
             Row("acks=all, 1,000 a second, p99"),
+        ),
+    ),
+    Section(
+        "Others while a follower catches up, three nodes, acks=all",
+        "catch-up",
+        (
             Row("acks=all of others, p99 before"),
             Row("… and beside it", goal=Goal(15, is_ratio=False)),
         ),

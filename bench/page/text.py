@@ -10,10 +10,10 @@ from bench.page.rows import CURVES, SECTIONS, Row, Section
 
 HEAD = """# Benchmarks
 
-Firn beside Apache Kafka on one machine: the same clients in the same run, by turns, both sides warm (at
-least 100,000 requests and a gigabyte before anything counts, so that a JVM's code is compiled). Medians, and
-the least and the most of all rounds. Rows that Firn loses stay. `make bench-page` measures all of it again
-and writes this page.
+Firn beside Apache Kafka on one machine: the same clients in the same run, by turns. Medians, and the least
+and the most of all rounds. Both sides are warm where rates and processor time are compared: at least 100,000
+requests or a gigabyte before anything counts, so that a JVM's code is compiled (transactions: five seconds
+of them). Rows that Firn loses stay. `make bench-page` measures all of it again and writes this page.
 """
 
 
@@ -40,6 +40,8 @@ def _section(results: Results, section: Section, drawn: Collection[str]) -> Iter
     yield f"## {section.title}\n"
     if section.part in drawn:
         yield _picture(section.part) + "\n"
+    if (commit := results.parts[section.part].commit) != results.facts.get("commit", commit):
+        yield f"Measured at commit {commit}.\n"
     yield f"| | {FIRN} | {KAFKA} | | goal |"
     yield "|---|---|---|---|---|"
     for row, what, figure in rows:

@@ -18,7 +18,7 @@ from bench.page.text import page
 
 
 def result(**sides: list[float]) -> PartResult:
-    found = PartResult(3.0)
+    found = PartResult(3.0, "abc")
     for side, values in sides.items():
         for value in values:
             figure = Measured("user CPU per produced GB (batches of 200 KB)", "s", 0.5, value)
@@ -27,7 +27,7 @@ def result(**sides: list[float]) -> PartResult:
 
 
 def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
-    failed = PartResult(1.5, "`bench.x` ended with 3", Figures())
+    failed = PartResult(1.5, "abc", "`bench.x` ended with 3", Figures())
     made = Results(
         True, {"kernel": "6.1"}, {"speed": result(firn=[3, 1, 2], kafka=[4, 4, 5]), "cold": failed}
     )
@@ -65,8 +65,14 @@ def test_the_page_has_medians_spread_ratio_and_what_was_missed() -> None:
     assert "What could not be measured" not in text
 
 
+def test_a_part_of_another_commit_is_told() -> None:
+    parts = {"speed": result(firn=[1], kafka=[2])}
+    assert "Measured at commit abc." in page(Results(False, {"commit": "def"}, parts), [])
+    assert "Measured at commit" not in page(Results(False, {"commit": "abc"}, parts), [])
+
+
 def test_a_part_that_failed_is_told() -> None:
-    text = page(Results(False, {}, {"cold": PartResult(0.0, "`bench.cold` ended with 2")}), [])
+    text = page(Results(False, {}, {"cold": PartResult(0.0, "abc", "`bench.cold` ended with 2")}), [])
     assert "- cold: `bench.cold` ended with 2" in text.splitlines()
 
 
@@ -89,7 +95,7 @@ def test_sides_of_two_runs_are_put_together(tmp_path: Path) -> None:
 
 def test_a_bench_that_ends_with_an_error_is_a_part_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "false")
-    found = measured(Part(("bench.none",), (), ("--rounds", "5"), ()), is_quick=False, with_kafka=True)
+    found = measured([["bench.none", "--rounds", "5"]])
     assert found.failed == "`bench.none --rounds 5` ended with 1"
 
 
@@ -103,6 +109,9 @@ def test_a_part_runs_what_its_size_and_its_sides_ask_for() -> None:
     ]
     apart = Part(("bench.x",), (), (), is_apart=True)
     assert apart.commands(is_quick=True, with_kafka=True) == [["bench.x"], ["bench.x", "--kafka"]]
+    slow = Part(("bench.x",), None, ("--rounds", "5"))
+    assert slow.commands(is_quick=True, with_kafka=True) == []
+    assert slow.commands(is_quick=False, with_kafka=True) == [["bench.x", "--rounds", "5", "--kafka"]]
     needs = Part(("bench.x",), (), (), (), needs_kafka=True)
     assert needs.commands(is_quick=True, with_kafka=False) == []
     assert needs.commands(is_quick=True, with_kafka=True) == [["bench.x"]]
