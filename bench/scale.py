@@ -49,6 +49,8 @@ _CORES_ASIDE: Final = 4
 """Cores from which on two nodes and two clients have one each."""
 _TOPIC: Final = "scale"
 _PIECE: Final = 200_000
+_SEGMENT_BYTES: Final = 32 << 20
+_PATIENCE_S: Final = 300.0
 
 _fork = multiprocessing.get_context("fork")
 
@@ -210,10 +212,10 @@ def _cold(folder: Path, arguments: argparse.Namespace, cores: Cores, figures: Fi
         batch_bytes, ends = 0, []
         with _nodes(folder / "cold", cores, stores) as nodes:
             for node in nodes:
-                config = {"segment_bytes": str(32 << 20), "local_retention_bytes": "1"}
+                config = {"segment_bytes": str(_SEGMENT_BYTES), "local_retention_bytes": "1"}
                 load.create(node.address, f"{_TOPIC}-cold", remote_storage_enable="true", **config)
-                batch_bytes, _ = load.fill(node.address, f"{_TOPIC}-cold", arguments.megabytes)
-                ends.append(settle(node.address, f"{_TOPIC}-cold", 0, 120) // load.BATCH_RECORDS)
+                batch_bytes, count = load.fill(node.address, f"{_TOPIC}-cold", arguments.megabytes)
+                ends.append(_settled(node.address, count - 2 * _SEGMENT_BYTES // batch_bytes))
         fewest = min(ends)
 
         def cold(bootstrap: str) -> float:
@@ -221,6 +223,16 @@ def _cold(folder: Path, arguments: argparse.Namespace, cores: Cores, figures: Fi
 
         with _nodes(folder / "cold", cores, stores) as nodes:
             _measure(Load("cold", "GB", 1e3, cold), nodes, arguments.rounds, figures)
+
+
+def _settled(bootstrap: str, least: int) -> int:
+    """Wait until only the archive has `least` batches of the topic; return how many it has. Where all share a
+    core, an upload may take longer than `settle` waits for the next one."""
+    until = time.monotonic() + _PATIENCE_S
+    while (found := settle(bootstrap, f"{_TOPIC}-cold", 0, 120) // load.BATCH_RECORDS) < least:
+        if time.monotonic() > until:
+            raise SystemExit(f"after {_PATIENCE_S:g} s the archive has {found} of {least} batches")
+    return found
 
 
 @contextlib.contextmanager
