@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 class Part(NamedTuple):
     """One bench, `python -m` these words; one without `quick` words is left out of a quick run. `kafka`: what
     measures Apache Kafka beside Firn; a second run, where it `is_apart`, does that alone. One that
-    `needs_kafka` for both sides is left out without it."""
+    `needs_kafka` for both sides is left out without it. `times`: how often the whole of a bench that has no
+    rounds of its own is run."""
 
     words: Sequence[str]
     quick: Sequence[str] | None
@@ -17,6 +18,7 @@ class Part(NamedTuple):
     kafka: Sequence[str] = ("--kafka",)
     is_apart: bool = False
     needs_kafka: bool = False
+    times: int = 1
 
     def commands(self, *, is_quick: bool, with_kafka: bool) -> list[list[str]]:
         """Return the words of each run."""
@@ -24,10 +26,9 @@ class Part(NamedTuple):
         if size is None or (self.needs_kafka and not with_kafka):
             return []
         plain = [*self.words, *size]
-        if not with_kafka or not self.kafka:
-            return [plain]
-        beside = [*plain, *self.kafka]
-        return [plain, beside] if self.is_apart else [beside]
+        beside = [*plain, *self.kafka] if with_kafka else plain
+        once = [plain, beside] if self.is_apart and beside != plain else [beside]
+        return once * (1 if is_quick else self.times)
 
 
 PARTS: Final[dict[str, Part]] = {
@@ -56,6 +57,7 @@ PARTS: Final[dict[str, Part]] = {
         ("bench.cleaning", "--rate", "1000"),
         ("--records", "2000000", "--keys", "200000"),
         ("--records", "10000000"),
+        times=5,
     ),
     "replicas": Part(
         ("bench.replicas", "throughput", "latency"),

@@ -112,6 +112,9 @@ def test_a_part_runs_what_its_size_and_its_sides_ask_for() -> None:
     slow = Part(("bench.x",), None, ("--rounds", "5"))
     assert slow.commands(is_quick=True, with_kafka=True) == []
     assert slow.commands(is_quick=False, with_kafka=True) == [["bench.x", "--rounds", "5", "--kafka"]]
+    often = Part(("bench.x",), (), (), times=2)
+    assert often.commands(is_quick=False, with_kafka=True) == [["bench.x", "--kafka"]] * 2
+    assert often.commands(is_quick=True, with_kafka=False) == [["bench.x"]]
     needs = Part(("bench.x",), (), (), (), needs_kafka=True)
     assert needs.commands(is_quick=True, with_kafka=False) == []
     assert needs.commands(is_quick=True, with_kafka=True) == [["bench.x"]]
