@@ -49,7 +49,7 @@ _BATCH = struct.Struct(">qi")
 _LAST = struct.Struct(">i")
 PARTITIONS_OF_A_TOPIC = 500
 PARTS = ("idle", "session", "full")
-
+PATIENCE_S = 300.0
 
 Asked = Mapping[tuple[str, int], int]
 """(topic, partition) -> offset"""
@@ -134,10 +134,9 @@ class Consumer(threading.Thread):
 def _create(peer: Peer, topic: str, partitions: int) -> None:
     Admin(peer.bootstrap).create(topic, partitions)
     with RawConnection(peer.bootstrap, 60) as connection:
-        last = partitions - 1
         wait_until(
-            f"a leader of {topic}-{last}",
-            lambda: offsets(connection, topic, last, LATEST).error_code == 0,
+            f"leaders of {topic}",
+            lambda: all(offsets(connection, topic, one, LATEST).error_code == 0 for one in range(partitions)),
             120,
         )
 
@@ -168,7 +167,7 @@ def many_partitions(
         before = rss_mb(peer.pid)
         consumer = Consumer(peer.bootstrap, places, wait_ms, wants_session=wants_session)
         consumer.start()
-        wait_until("the consumer to have asked for everything", lambda: consumer.fetches > 1, 60)
+        wait_until("the consumer to have asked for everything", lambda: consumer.fetches > 1, PATIENCE_S)
         rng = random.Random(1)
         record = batch([bytes(100)])
 
@@ -178,7 +177,9 @@ def many_partitions(
 
         for place in places:  # its files are made with its first record
             produce(place)
-        wait_until("every partition's record to have come", lambda: consumer.records == len(places), 60)
+        wait_until(
+            "every partition's record to have come", lambda: consumer.records == len(places), PATIENCE_S
+        )
         alone = _settled(peer)
         sent, fetches = 0, consumer.fetches
         with Cpu(peer.pid) as cpu:
@@ -188,7 +189,7 @@ def many_partitions(
                     produce(rng.choice(places))
                     sent += 1
                 time.sleep(0.2 / rate)
-        wait_until("every record to have come", lambda: consumer.records == len(places) + sent, 30)
+        wait_until("every record to have come", lambda: consumer.records == len(places) + sent, PATIENCE_S)
         fetches = consumer.fetches - fetches
         consumer.stops = True
         consumer.join()
