@@ -95,6 +95,15 @@ def shown(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
+def amount(value: float, unit: str) -> str:
+    """Return a figure with its unit.
+
+    >>> amount(366.04, "1000/s")
+    '366 thousand/s'
+    """
+    return f"{shown(value)} {unit.replace('1000', 'thousand')}"
+
+
 def figures_of(fields: Mapping[str, Any]) -> Figures:
     """Return what `Figures.as_fields` gave."""
     return Figures({what: Figure(**one) for what, one in fields.items()})

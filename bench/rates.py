@@ -25,7 +25,7 @@ from tests.support.processes import wait_until
 from tests.support.tiers import LATEST
 from tests.support.wire import RawConnection, offsets
 
-RATES: Final = (1_000, 2_000, 4_000, 6_000, 8_000, 10_000, 12_000, 16_000, 20_000)
+RATES: Final = (1_000, 2_000, 4_000, 6_000, 8_000, 10_000, 12_000, 16_000, 20_000, 25_000, 30_000)
 PARTITIONS: Final = 16
 TOPIC: Final = "paced"
 

@@ -10,8 +10,9 @@ from typing import Any, Final
 
 import matplotlib as mpl
 from matplotlib.figure import Figure as Drawing
+from matplotlib.ticker import LogLocator, NullFormatter
 
-from bench.figures import FIRN, KAFKA, shown
+from bench.figures import FIRN, KAFKA, amount
 from bench.page.results import Results
 from bench.page.rows import CURVES, Section
 
@@ -39,7 +40,7 @@ def draw_bars(results: Results, section: Section, folder: Path, name: str) -> bo
                     axes.barh(-place, spread.median / most, color=colors[side], height=0.8)
                     ends = [spread.least / most, spread.most / most]
                     axes.plot(ends, [-place, -place], color=colors["text"], lw=1)
-                    label = f" {shown(spread.median)} {figure.unit}  {side}"
+                    label = f" {amount(spread.median, figure.unit)}  {side}"
                     axes.text(ends[1], -place, label, va="center", fontsize=8, color=colors["text"])
                 axes.set_title(what, loc="left", fontsize=9, color=colors["text"], pad=2)
                 axes.set_xlim(0, 1.6)
@@ -72,7 +73,8 @@ def draw_curves(results: Results, folder: Path, name: str) -> bool:
                 axes.plot(rates, times, style, marker="o", ms=3, color=colors[side], label=f"{side}, {which}")
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter("{x:g}")
-            axes.yaxis.set_minor_formatter("{x:g}")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.yaxis.set_minor_formatter(NullFormatter())
             axes.set_xlabel("requests a second")
             axes.set_ylabel("ms from when it was due")
             axes.grid(color=colors["grid"], lw=0.5)

@@ -169,6 +169,19 @@ SECTIONS: Final[tuple[Section, ...]] = (
     Section(
         "A controller fails", "controller", (Row("until the next answered change"), Row("three nodes, from"))
     ),
+    Section(
+        "Memory and open files of a node that nobody uses, for a day",
+        "nothing",
+        (Row("24 h of nothing: memory"), Row("24 h of nothing: open files")),
+    ),
+    Section(
+        "Memory and open files of three nodes under all that clients do, for half an hour",
+        "mixed",
+        (Row("30 min of mixed load"),),
+    ),
+    Section(
+        "Start of a node that was killed", "restart", (Row("start after kill -9"), Row("CPU of that start"))
+    ),
     Section("Start and memory", "idle", (Row("start to ready"), Row("resident memory, idle"))),
     Section(
         "Many partitions on one node",

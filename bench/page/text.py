@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from typing import Final
 
-from bench.figures import FIRN, KAFKA, Figure, Spread, shown
+from bench.figures import FIRN, KAFKA, Figure, Spread, amount, shown
 from bench.page.results import Results
 from bench.page.rows import CURVES, SECTIONS, Row, Section
 
@@ -15,6 +16,8 @@ and the most of all rounds. Both sides are warm where rates and processor time a
 requests or a gigabyte before anything counts, so that a JVM's code is compiled (transactions: five seconds
 of them). Rows that Firn loses stay. `make bench-page` measures all of it again and writes this page.
 """
+
+LEAST_OF_TWO_DIGITS: Final = 0.01
 
 
 def page(results: Results, drawn: Collection[str]) -> str:
@@ -51,7 +54,7 @@ def _section(results: Results, section: Section, drawn: Collection[str]) -> Iter
 
 def _line(row: Row, what: str, figure: Figure) -> str:
     ours, theirs = figure.spread(FIRN), figure.spread(KAFKA)
-    ratio = f"{ours.median / theirs.median:.2f} ×" if ours and theirs and theirs.median else ""
+    ratio = _times(ours.median / theirs.median) if ours and theirs and theirs.median else ""
     goal = ""
     if row.goal is not None:
         sign, unit = "≥" if row.more_is_better else "≤", "×" if row.goal.is_ratio else figure.unit
@@ -61,11 +64,15 @@ def _line(row: Row, what: str, figure: Figure) -> str:
     return f"| {what} | {_cell(ours, figure.unit)} | {_cell(theirs, figure.unit)} | {ratio} | {goal} |"
 
 
+def _times(ratio: float) -> str:
+    return f"{ratio:.2f} ×" if ratio >= LEAST_OF_TWO_DIGITS else f"{ratio:.1g} ×"
+
+
 def _cell(spread: Spread | None, unit: str) -> str:
     if spread is None:
         return ""
     around = "" if spread.least == spread.most else f" ({shown(spread.least)} to {shown(spread.most)})"
-    return f"{shown(spread.median)} {unit}{around}"
+    return f"{amount(spread.median, unit)}{around}"
 
 
 def _picture(name: str) -> str:

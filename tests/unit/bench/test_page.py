@@ -65,6 +65,14 @@ def test_the_page_has_medians_spread_ratio_and_what_was_missed() -> None:
     assert "What could not be measured" not in text
 
 
+def test_small_ratios_keep_a_digit_and_thousands_are_words() -> None:
+    found = PartResult(1.0, "abc")
+    found.figures.note(FIRN, [Measured("… and beside it", "1000/s", None, 17.1)])
+    found.figures.note(KAFKA, [Measured("… and beside it", "1000/s", None, 4278.0)])
+    text = page(Results(False, {}, {"catch-up": found}), [])
+    assert "| … and beside it | 17.1 thousand/s | 4,278 thousand/s | 0.004 × |" in text
+
+
 def test_a_part_of_another_commit_is_told() -> None:
     parts = {"speed": result(firn=[1], kafka=[2])}
     assert "Measured at commit abc." in page(Results(False, {"commit": "def"}, parts), [])
