@@ -90,6 +90,7 @@ class DelayedProduce(Operation):
         if error is not ErrorCode.none:
             self._refused[wait.topic, wait.partition] = error
         del self._waiting[wait]
+        wait.waiter = _OVER  # breaks a cycle: the waiter's key is the wait
         if not self._waiting and self._gate is None and self._settled is not None:
             self._broker.timers.purgatory.forget(self)
             self._settle()
@@ -102,6 +103,7 @@ class DelayedProduce(Operation):
         """End the wait with REQUEST_TIMED_OUT for batches that are not committed."""
         for wait in self._waiting:
             wait.leading.give_up(wait.waiter)
+            wait.waiter = _OVER
             self._refused[wait.topic, wait.partition] = ErrorCode.request_timed_out
         self._waiting.clear()
         if self._gate is None:
