@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from service.metadata.records import RemoveTopicRecord
 from service.network.request import PendingResponse, RequestContext
 from service.replication.leader import BrokerStatus, Leadership
 from service.security.session import anonymous
+from service.serving.delayed_produce import DelayedProduce
 from service.wire.api import ApiKey
 from tests.support.followers import ALL_THREE, EPOCH, SPREAD, Followed, produce_message, produced
 from tests.support.one_of_three import HIDDEN, ME, OTHER, OUTSIDE, TOPIC, OneOfThree, changed, one_of_three
@@ -141,6 +143,34 @@ def test_time_runs_out_for_those_that_wait_alone(tmp_path: Path) -> None:
         other.has(1)
         assert other.partition.high_watermark == 1, "late, but committed"
         assert len(node.broker.timers.purgatory) == 0
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("end", [NONE, NOT_LEADER, TIMED_OUT])
+def test_nothing_of_an_answered_request_is_left_to_the_collector(tmp_path: Path, end: ErrorCode) -> None:
+    """A node collects its whole heap seldom: cycles of each request would be most of its memory."""
+
+    async def scenario(node: OneOfThree) -> None:
+        one = Followed(node)
+        gc.disable()
+        try:
+            for number in range(1, 4):
+                task = await begun(node, 0, timeout_ms=20 if end is TIMED_OUT else 30_000)
+                if end is NONE:
+                    one.has(number)
+                elif end is NOT_LEADER:
+                    one.partition.follow(EPOCH + number)
+                assert codes(await task) == [end]
+                del task
+                if end is NOT_LEADER:
+                    break
+            if end is TIMED_OUT:
+                one.has(3)  # until then each is in the queue
+            await settle()
+            assert not [known for known in gc.get_objects() if isinstance(known, DelayedProduce)]
+        finally:
+            gc.enable()
 
     run(tmp_path, scenario)
 
