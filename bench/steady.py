@@ -11,6 +11,7 @@ Each line is a sample; the figures compare the middle of what came after the fir
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import tempfile
 import time
@@ -19,6 +20,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Final, NamedTuple
+from urllib.request import urlopen
 
 from bench.figures import FIRN, Figures, add_json_option, write_asked
 from bench.measures import Measured
@@ -33,13 +35,23 @@ from tests.support.stores import Store, moto_server, new_bucket, versitygw_binar
 NAMES: Final = ("nothing", "mixed")
 SAMPLES: Final = 48
 TOPICS: Final = 20
+_CACHE: Final = re.compile(r'^firn_memory_bytes\{owner="cold_cache"\} (\S+)', re.MULTILINE)
 FAKETIME: Final = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
 
 
+class Watched(NamedTuple):
+    """A process, and where its metrics are, if it serves them."""
+
+    pid: int
+    http: str | None = None
+
+
 class Sample(NamedTuple):
-    """Memory (MB), open files and threads of a process at one moment."""
+    """Memory (MB), open files and threads of a process at one moment. `cache`: what of the memory is the
+    cache of the archive, which grows to its bound and stays there."""
 
     memory: float
+    cache: float
     files: int
     threads: int
 
@@ -77,7 +89,7 @@ def nothing(folder: Path, hours: float, faster: float) -> list[Measured]:
         try:
             node.start()
             _fill(node.bootstrap)
-            samples = [one for (one,) in _watched([node.pid], hours * 3600 / faster, hours, "h")]
+            samples = [one for (one,) in _watched([Watched(node.pid)], hours * 3600 / faster, hours, "h")]
             node.stop()
         finally:
             node.close()
@@ -99,8 +111,12 @@ def mixed(folder: Path, minutes: float) -> list[Measured]:
         cluster = stack.enter_context(tiered_cluster(folder / "mixed", store, {}))
         cluster.start()
         stack.enter_context(steady_load(cluster.bootstrap))
-        pids = [one.process.pid for one in cluster.members.values() if one.process is not None]
-        samples = list(_watched(pids, minutes * 60, minutes, "min"))
+        nodes = [
+            Watched(one.process.pid, one.settings["firn.http.listener"])
+            for one in cluster.members.values()
+            if one.process is not None
+        ]
+        samples = list(_watched(nodes, minutes * 60, minutes, "min"))
     found: list[Measured] = []
     for number, name in enumerate(cluster.members):
         found += _compared(f"{minutes:g} min of mixed load, node {name}", [one[number] for one in samples])
@@ -116,22 +132,29 @@ def _store(folder: Path, *, is_moto: bool = False) -> Iterator[Store]:
         yield new_bucket(endpoint, "steady")
 
 
-def _watched(pids: Sequence[int], seconds: float, told: float, unit: str) -> Iterator[list[Sample]]:
+def _watched(nodes: Sequence[Watched], seconds: float, told: float, unit: str) -> Iterator[list[Sample]]:
     """Sample the processes, at equal times, and print it; `told` of `unit` are what the seconds stand for."""
     began = time.monotonic()
     for number in range(1, SAMPLES + 1):
         time.sleep(max(0.0, began + number * seconds / SAMPLES - time.monotonic()))
-        samples = [_sample(pid) for pid in pids]
+        samples = [_sample(one) for one in nodes]
         cells = "; ".join(
-            f"{one.memory:7.1f} MB {one.files:4} files {one.threads:3} threads" for one in samples
+            f"{one.memory:7.1f} MB ({one.cache:.1f} cache) {one.files:4} files {one.threads:3} threads"
+            for one in samples
         )
         print(f"{told * number / SAMPLES:6.1f} {unit}  {cells}", file=sys.stderr, flush=True)
         yield samples
 
 
-def _sample(pid: int) -> Sample:
-    process = Path(f"/proc/{pid}")
-    return Sample(rss_mb(pid), len(list((process / "fd").iterdir())), len(list((process / "task").iterdir())))
+def _sample(node: Watched) -> Sample:
+    process, cache = Path(f"/proc/{node.pid}"), 0.0
+    if node.http is not None:
+        with urlopen(f"http://{node.http}/metrics", timeout=20) as answer:
+            found = _CACHE.search(answer.read().decode())
+        assert found is not None, "no firn_memory_bytes of the cache"
+        cache = float(found[1]) / 1e6
+    files, threads = (len(list((process / one).iterdir())) for one in ("fd", "task"))
+    return Sample(rss_mb(node.pid), cache, files, threads)
 
 
 def _compared(what: str, samples: Sequence[Sample]) -> Iterator[Measured]:
@@ -141,7 +164,9 @@ def _compared(what: str, samples: Sequence[Sample]) -> Iterator[Measured]:
         ("second quarter", samples[quarter : 2 * quarter]),
         ("last quarter", samples[-quarter:]),
     ):
-        yield Measured(f"{what}: memory, {when}", "MB", None, median(one.memory for one in some))
+        memory = median(one.memory - one.cache for one in some)
+        yield Measured(f"{what}: memory without the cache of the archive, {when}", "MB", None, memory)
+        yield Measured(f"{what}: that cache, {when}", "MB", None, median(one.cache for one in some))
         yield Measured(f"{what}: open files, {when}", "", None, median(one.files for one in some))
         yield Measured(f"{what}: threads, {when}", "", None, median(one.threads for one in some))
 
