@@ -39,7 +39,9 @@ _MISSING: Final = _Missing()
 class _Change:
     """One uncommitted change of one key: the value before, and the neighbouring changes of the same key.
 
-    `last` is the newest change of the key; it is valid in the oldest change only.
+    `last` is the newest change of the key, if there are others; it is valid in the oldest change only. A
+    change that has left the journal refers to no other, nor to itself: the cycle would keep its values until
+    the whole heap is collected.
     """
 
     __slots__ = ("earlier", "key", "last", "later", "offset", "old", "timeline")
@@ -51,7 +53,7 @@ class _Change:
         self.old = old
         self.earlier: _Change | None = None
         self.later: _Change | None = None
-        self.last = self
+        self.last: _Change | None = None
 
 
 class Journal:
@@ -235,14 +237,14 @@ class Timeline(Generic[K, V]):
             self._oldest = {}
         first = self._oldest.setdefault(key, change)
         if first is not change:
-            change.earlier = first.last
-            first.last.later = change
-            first.last = change
+            before = first.last or first
+            change.earlier, before.later, first.last = before, change, change
 
     def _commit(self, change: _Change, later: _Change) -> None:
         """Drop `change`, the oldest of its key; `later` is the next one."""
         assert self._oldest is not None
-        later.earlier, later.last = None, change.last
+        later.earlier, later.last = None, None if change.last is later else change.last
+        change.later = change.last = None
         self._oldest[change.key] = later  # type: ignore[index]
 
     def _revert(self, change: _Change) -> None:
@@ -251,8 +253,9 @@ class Timeline(Generic[K, V]):
         key: K = change.key  # type: ignore[assignment]
         earlier = change.earlier
         if earlier is not None:
-            earlier.later = None
-            self._oldest[key].last = earlier
+            earlier.later = change.earlier = None
+            oldest = self._oldest[key]
+            oldest.last = None if earlier is oldest else earlier
         else:
             self._forget(change)
         if change.old is _MISSING:

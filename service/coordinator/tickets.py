@@ -30,7 +30,8 @@ class Tickets:
         if sink is None or sink.done():
             return
         if isinstance(response, RequestError):
-            sink.set_exception(response)
+            # Its frames lead to the sink, which would lead to them: a cycle.
+            sink.set_exception(response.with_traceback(None))
         else:
             sink.set_result(response)
 

@@ -157,15 +157,18 @@ class TopicCoordinator(Generic[S]):
         neither writes nor waits. `failed` converts an error to an answer; without it `RequestError` is
         raised.
         """
+        future = None
         try:
             future = self.runtime.write(self.partition_of(key), decide)
             if future.done():
                 return future.result()
+            return future if failed is None else _await_answer(future, failed)
         except RequestError as e:
             if failed is None:
                 raise
             return failed(e)
-        return future if failed is None else _await_answer(future, failed)
+        finally:
+            del future  # breaks a cycle: an error's frames have what it is of
 
     def find_partition(self, key: str) -> int | None:
         """Return what `partition_of` does; None while the topic does not exist."""

@@ -66,5 +66,8 @@ async def ask_own(coordinators: TransactionCoordinators, question: TransactionQu
         transactional_id, lambda shard, _, now_ms: shard.add_partitions(asked, now_ms)
     )
     if answer is not None:
-        await answer
+        try:
+            await answer
+        finally:
+            del answer  # breaks a cycle: an error's frames have what was awaited
     return dict.fromkeys(question.partitions, ErrorCode.none)
