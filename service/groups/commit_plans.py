@@ -1,6 +1,6 @@
 """Plans to write a commit that is like its connection's last one. [P]
 
-A consumer commits the same partitions again and again. A `CommitPlan` has the body of its last request, and
+A consumer commits the same partitions again and again. A `CommitPlan` has the bytes of its last request, and
 the batch and the response that this led to: of the next request only offsets and leader epochs are copied
 (`records/commit_plan_kernel`). What a commit rests on is asked anew each time: that its topics are those they
 were (`TopicsView.token`), that its shard is (one that was loaded again has other offsets, under the same
@@ -35,8 +35,11 @@ _OFTEN: Final = 16
 _STRANGERS: Final = 16
 """One connection in so many for which there is no room gets the room of another."""
 _CRC: Final = struct.Struct(">I")
-_CORRELATION: Final = struct.Struct(">i")
 _CORRELATION_AT: Final = 4
+"""Position of the correlation id in a request without its size, and in a response with it."""
+COMPARED_FROM: Final = 8
+"""Position in a request behind which all but offsets and leader epochs is compared: the correlation id
+differs."""
 _NOTHING: Final = memoryview(b"")
 
 
@@ -48,22 +51,24 @@ class CommitPlan:
     """
 
     __slots__ = (
-        "_answer", "_batch", "_body", "_covered", "_frame", "_marks", "_offsets", "_places", "_position",
-        "_row", "_tails", "_token", "count", "kept", "longest_metadata", "misses", "names", "partition",
-        "plain", "size", "taken", "wait",
+        "_answer", "_batch", "_covered", "_frame", "_head", "_marks", "_offsets", "_places", "_rest", "_row",
+        "_tails", "_token", "client_id", "count", "is_like", "is_tried", "kept", "longest_metadata", "misses",
+        "names", "partition", "plain", "size", "taken", "wait",
     )  # fmt: skip
 
     def __init__(
         self,
         plain: PlainRequest,
         parts: PlanParts,
-        body: bytes,
+        client_id: str,
         answer: bytes,
         token: object,
         partition: int,
         offsets: CommittedOffsets,
     ) -> None:
+        self._head, self._rest = bytes(plain.frame[:_CORRELATION_AT]), bytes(plain.frame[COMPARED_FROM:])
         self.plain = plain._replace(frame=_NOTHING)
+        self.client_id = client_id
         self.names = parts.names
         self.partition = partition
         self.count = len(parts.tails)
@@ -77,32 +82,36 @@ class CommitPlan:
         longest = max(map(len, parts.tails))
         self.longest_metadata = longest - 16
         self._row = bytearray(ROW_HEAD_BYTES + longest)
-        self._body = body
         self._answer = bytearray(answer)
         self._token = token
         self._offsets = ref(offsets)
-        self._frame, self._position = _NOTHING, 0
-        self.kept = _OWN + _POSITION * self.count + 2 * len(body)
-        """bytes that it keeps; those of the names of group and member are in the body"""
+        self._frame = _NOTHING
+        self.kept = _OWN + _POSITION * self.count + 2 * len(self._rest)
+        """bytes that it keeps; those of the names of group and member are in the request"""
         self.kept += self.size + len(self._answer) + len(self._row) + sum(map(len, parts.tails))
+        self.is_like = False
+        """whether the last request that it was compared with is like it"""
+        self.is_tried = False
+        """whether it was tried for the request at hand, which has to be parsed now"""
         self.taken = 0
         self.misses = 0
         """other commits of the connection since this one was taken"""
         self.wait = 1
         """so many of them get another plan"""
 
-    def takes(
-        self, frame: memoryview, position: int, version: int, token: object, offsets: CommittedOffsets
-    ) -> bool:
-        """Return whether the request whose body begins at `position` is like the last one; it is the next to
-        be built then. `token`: that of the topics now; `offsets`: those of the shard now."""
-        if version != self.plain.version or token != self._token or self._offsets() is not offsets:
-            return False
-        if not is_same(frame, position, self._body, self._marks):
-            return False
-        self._frame, self._position, self.misses = frame, position, 0
-        self.taken += 1
-        return True
+    def takes(self, frame: memoryview, token: object, offsets: CommittedOffsets) -> bool:
+        """Return whether a request is like the last one, header and all but the correlation id; it is the
+        next to be built then. `token`: that of the topics now; `offsets`: those of the shard now."""
+        self.is_like = (
+            token == self._token
+            and self._offsets() is offsets
+            and is_same(frame, COMPARED_FROM, self._rest, self._marks)
+            and frame[:_CORRELATION_AT] == self._head
+        )
+        if self.is_like:
+            self._frame, self.misses = frame, 0
+            self.taken += 1
+        return self.is_like
 
     def leave(self) -> None:
         """Forget the request that was taken: its bytes are the connection's again."""
@@ -110,7 +119,7 @@ class CommitPlan:
 
     def build(self, offset: int, leader_epoch: int, now_ms: int) -> bytearray:
         batch = self._batch
-        fill_batch(self._frame, self._position, self._marks, batch, offset, leader_epoch, now_ms)
+        fill_batch(self._frame, COMPARED_FROM, self._marks, batch, offset, leader_epoch, now_ms)
         _CRC.pack_into(batch, CRC_AT, crc32c(self._covered))
         return batch
 
@@ -120,9 +129,9 @@ class CommitPlan:
         rows = offsets.committed_rows(self.plain.group_id)
         fill_rows(self._batch, self._marks, self._places, self._tails, offset, self._row, rows)
 
-    def answer(self, correlation_id: int) -> bytes:
-        """Return the encoded response, without errors."""
-        _CORRELATION.pack_into(self._answer, _CORRELATION_AT, correlation_id)
+    def answer(self) -> bytes:
+        """Return the encoded response to the request that was taken, without errors."""
+        self._answer[_CORRELATION_AT:COMPARED_FROM] = self._frame[_CORRELATION_AT:COMPARED_FROM]
         return bytes(self._answer)
 
 

@@ -174,8 +174,8 @@ class PlainCommit:
         return [topic.name for topic, _ in self._topics]
 
     def plan_parts(self, position: int) -> PlanParts | None:
-        """Return the parts of a plan for this commit, whose body begins at `position`; None if it is too
-        large. Before `encode`."""
+        """Return the parts of a plan for this commit, with marks from `position` of the request on; None if
+        it is too large. Before `encode`."""
         plain = self._plain
         assert plain is not None
         frame, out, rest_at = plain.frame, _room(self.size), _KEY_HEAD + plain.group_bytes

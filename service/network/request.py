@@ -203,12 +203,14 @@ Handler = Callable[[RequestContext, memoryview], Answer | Later]
 
 
 class AnsweredRun(NamedTuple):
-    """Requests behind one another that were handled at once: how many, the position behind them, and their
-    responses one behind the other."""
+    """Requests behind one another that were handled at once: how many, the position behind them, and the
+    parts of their responses, `size` bytes in all. `on_failed`: as of `Response`."""
 
     requests: int
     stop: int
-    answers: bytes
+    answers: Sequence[Part]
+    size: int
+    on_failed: Callable[[], None] | None = None
 
 
 RunHandler = Callable[[RequestContext, memoryview, int, int], AnsweredRun | None]

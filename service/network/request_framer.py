@@ -203,6 +203,15 @@ class RequestFramer:
         whole = SIZE_BYTES + self._frame_size() if left >= SIZE_BYTES else MIN_BUFFER_BYTES
         return max(left, min(whole, max(4 * left, _NEEDED_BYTES)))  # whole ones may wait for their turn
 
+    def is_drained(self) -> bool:
+        """Return whether all that has arrived was handled, and no memory is held: `settle` has nothing to
+        do then."""
+        if self._start != self._end or self._owned is not None:
+            return False
+        self._view = _NOTHING
+        self._start = self._end = 0
+        return True
+
     def settle(self, *, has_waited: bool = False) -> bool:
         """Keep the rest of the input in memory of this connection, with room for more.
 

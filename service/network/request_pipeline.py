@@ -72,9 +72,9 @@ class RequestPipeline:
     """Requests and responses of one connection. Owned by the event loop."""
 
     __slots__ = (
-        "_api", "_asked_s", "_framer", "_gate", "_is_due", "_mute", "_on_done", "_on_failed",
-        "_owner", "_pending", "_shared", "_transport", "context", "handler", "last_move", "last_read",
-        "queue", "sender",
+        "_api", "_asked_s", "_framer", "_gate", "_is_due", "_mute", "_on_done", "_owner", "_pending",
+        "_shared", "_transport", "context", "handler", "last_move", "last_read", "on_failed", "queue",
+        "sender",
     )  # fmt: skip
 
     def __init__(
@@ -113,7 +113,8 @@ class RequestPipeline:
         self._asked_s = 0.0
         self._mute: asyncio.TimerHandle | None = None
         self._on_done: Callable[[], None] | None = None
-        self._on_failed: Callable[[], None] | None = None
+        self.on_failed: Callable[[], None] | None = None
+        """called when the last response cannot be sent as a file cannot be read"""
         self.last_move = self.last_read = shared.now()
         """when bytes moved, and when some were read"""
 
@@ -141,7 +142,7 @@ class RequestPipeline:
                         share_s = shared.share_s(began)
                     is_late = answered >= _MOST_IN_A_TURN or began - start > share_s
                 if runs is not None and not is_late and not self.queue.pending:
-                    run = answer_run(runs, shared, framer, self.sender, self.context, began)
+                    run = answer_run(runs, shared, framer, self, began)
                     if run is not None:
                         answered += run.requests
                         began = self.last_move = run.ended_s
@@ -157,8 +158,11 @@ class RequestPipeline:
                 answered += 1
                 began = self._answer(request, began)
                 del request
-            if self._owner is not None:
-                self._owner.settle()
+            owner = self._owner
+            if framer.is_drained() and (owner is None or not owner.is_paused):
+                return
+            if owner is not None:
+                owner.settle()
             if framer.arrived_bytes and self._pending is not None and self.context.hurry is not None:
                 self.context.hurry()
         except Exception as e:
@@ -233,7 +237,7 @@ class RequestPipeline:
             parts = answer.parts
             # The first part begins with the frame's size.
             api.sent_bytes += _FRAME_SIZE(parts[0])[0] + SIZE_BYTES  # type: ignore[arg-type]
-            self._on_done, self._on_failed = answer.on_done, answer.on_failed
+            self._on_done, self.on_failed = answer.on_done, answer.on_failed
             if self.sender.send(parts):
                 self._release()
                 self._framer.answered()
@@ -493,8 +497,8 @@ class RequestPipeline:
         elif isinstance(error, PeerLost):
             _LOG.debug("lost %s: %s", self.context, error)
         else:
-            if isinstance(error, StorageError) and self._on_failed is not None:
-                self._on_failed()
+            if isinstance(error, StorageError) and self.on_failed is not None:
+                self.on_failed()
             shared.counters.handler_errors += 1
             shared.errors.log(logging.ERROR, "request of %s failed", self.context, error=error)
         if self.sender.busy:

@@ -5,7 +5,8 @@ Their responses are sent together. Each counts as a request of its own that has 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 from service.base.turns import NOTICED_S
 from service.network.request import PeerContext, RequestContext, RunHandler
@@ -22,17 +23,24 @@ class EndedRun(NamedTuple):
     ended_s: float
 
 
+class RunOwner(Protocol):
+    """The pipeline of a connection, as its runs use it."""
+
+    sender: ResponseSender
+    context: PeerContext
+    on_failed: Callable[[], None] | None
+
+
 def answer_run(
     runs: RunHandler,
     shared: Shared,
     framer: RequestFramer,
-    sender: ResponseSender,
-    context: PeerContext,
+    owner: RunOwner,
     began_s: float,
 ) -> EndedRun | None:
     """Answer the requests at hand that `runs` takes; None if it does not take the first. The state of
     `framer` is then READING, or ANSWERING while not all is sent."""
-    found = framer.whole_input()
+    found, context = framer.whole_input(), owner.context
     if found is None or not isinstance(context, RequestContext):
         return None
     run = runs(context, *found)
@@ -41,12 +49,13 @@ def answer_run(
     context.hurry = context.meter = None
     context.cancel_on_disconnect = context.ends_with_peer = False
     framer.took(run.stop, run.requests)
-    if sender.send((run.answers,)):
+    owner.on_failed = run.on_failed
+    if owner.sender.send(run.answers):
         framer.answered()
     else:
         framer.answering()
     api = shared.counters.apis.get(context.api_key) or shared.counters.of(context.api_key)
-    api.sent_bytes += len(run.answers)
+    api.sent_bytes += run.size
     api.received_bytes += run.stop - found[1] - SIZE_BYTES * run.requests
     ended_s = shared.now()
     api.note_run(run.requests, began_s - shared.turns.began, ended_s - began_s)

@@ -59,8 +59,8 @@ from service.serving.dispatch import Dispatcher
 from service.serving.group_coordinators import GroupCoordinators
 from service.serving.handlers.api_versions import answer_for, features_of_broker
 from service.serving.internal_topics import InternalTopics
-from service.serving.produce_runs import ProduceRuns
 from service.serving.request_host import Broker
+from service.serving.run_handlers import RunHandlers
 from service.serving.topic_coordinator import CoordinatorParts
 from service.wire.apis import ListenerType
 
@@ -300,7 +300,7 @@ class Node:
         answer_versions = answer_for(ListenerType.BROKER, lambda: features_of_broker(broker))
         listeners.serve_with(
             Dispatcher(broker, plane.apis), answer_versions, lambda: settings.config, broker.connection_ended,
-            ProduceRuns(broker) if COMPILED else None,
+            RunHandlers(broker) if COMPILED else None,
         )  # fmt: skip
         self._limit(broker, metadata)
         if plane.prefix_owner is None:

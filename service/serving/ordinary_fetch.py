@@ -7,7 +7,8 @@ transactions: it gives the same bytes, or None, and then the plain path (`handle
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, cast
+from collections.abc import Sequence
+from typing import NamedTuple, cast
 
 from service.base.errors import CorruptionError, RequestError, StorageError
 from service.base.types import NO_LEADER_EPOCH
@@ -15,67 +16,64 @@ from service.network.request import RequestContext, Response
 from service.network.sender import SMALL_SLICE_BYTES, Part
 from service.partition.partition import Partition
 from service.partition.unified_log import NOTHING, LogRead
-from service.serving.fetch_read import INLINE_BYTES, reads_committed
+from service.serving.fetch_plans import OrdinaryFetch, ordinary
+from service.serving.fetch_read import INLINE_BYTES
 from service.serving.request_host import Broker
 from service.wire.fetch import FetchPartition, FetchRequestView, OrdinaryResult, encode_ordinary_response
-from service.wire.produce import TopicKey
-
-FIRST_FLEXIBLE: Final = 12
-MOST_PARTITIONS: Final = 16
 
 
 class _Found(NamedTuple):
     partition: Partition
-    asked: FetchPartition
+    number: int
+    offset: int
     read: LogRead
 
 
 def respond(broker: Broker, context: RequestContext, fetch: FetchRequestView) -> Response | None:
     """Return the response to a consumer's fetch without a session; None if the plain path has to make it."""
-    if (
-        len(fetch.topics) != 1
-        or context.api_version < FIRST_FLEXIBLE
-        or context.meter is not None
-        or fetch.replica_id >= 0
-        or broker.authorizer is not None
-        or broker.replica_selector is not None
-        or broker.reads_carefully
-    ):
+    asked = ordinary(context.api_version, fetch)
+    if asked is None or context.meter is not None:
         return None
-    topic, wanted = fetch.topics[0]
-    if not 0 < len(wanted) <= MOST_PARTITIONS:
+    parts = answer(broker, asked, [one.fetch_offset for one in asked.wanted], context.correlation_id)
+    return None if parts is None else Response(parts, None, broker.note_send_failure)
+
+
+def answer(
+    broker: Broker, fetch: OrdinaryFetch, offsets: Sequence[int], correlation_id: int
+) -> list[Part] | None:
+    """Return the parts of the response to `fetch` from these offsets, one for each partition; None, with
+    nothing counted, if the plain path has to make it. The client has no quota."""
+    if broker.authorizer is not None or broker.replica_selector is not None or broker.reads_carefully:
         return None
-    room = min(fetch.max_bytes, broker.config.fetch_max_bytes)
-    is_committed = reads_committed(fetch)
+    room = min(fetch.most, broker.config.fetch_max_bytes)
     found: list[_Found] = []
     size = 0
     try:
-        for asked in wanted:
-            one = _read(broker, topic, asked, room - size, not size, is_committed)
+        for asked, offset in zip(fetch.wanted, offsets, strict=True):
+            one = _read(broker, fetch, asked, offset, room - size, not size)
             if one is None:
                 return None
             size += one.read.size
             found.append(one)
-        if size < max(min(fetch.min_bytes, room), 1):
+        if size < max(min(fetch.least, room), 1):
             return None
         results = _results(found)
     except (RequestError, StorageError, CorruptionError):
         return None  # the plain path meets it again, and says so
     _record(broker, found)
-    parts = encode_ordinary_response(
-        context.api_version, context.correlation_id, topic, results, is_committed=is_committed
-    )
-    return Response(cast("list[Part]", parts), None, broker.note_send_failure)
+    parts = encode_ordinary_response(fetch.head, correlation_id, results, is_committed=fetch.is_committed)
+    return cast("list[Part]", parts)
 
 
 def _read(
-    broker: Broker, topic: TopicKey, asked: FetchPartition, room: int, is_first: bool, is_committed: bool
+    broker: Broker, fetch: OrdinaryFetch, asked: FetchPartition, offset: int, room: int, is_first: bool
 ) -> _Found | None:
-    partition = broker.replicas.get_by(topic, asked.partition)
-    if partition is None or asked.last_fetched_epoch > NO_LEADER_EPOCH:
+    partition = broker.replicas.get_by(fetch.topic, asked.partition)
+    if partition is None:
         return None
     partition.check_epoch(max(asked.current_leader_epoch, NO_LEADER_EPOCH), needs_leader=False)
-    unified, log, offset = partition.unified, partition.log, asked.fetch_offset
+    is_committed = fetch.is_committed
+    unified, log = partition.unified, partition.log
     end = partition.last_stable_offset if is_committed else partition.high_watermark
     if (
         not log.local_log_start_offset <= offset <= log.log_end_offset
@@ -87,19 +85,19 @@ def _read(
         return None
     limit = max(min(asked.max_bytes, room), 0)
     if offset >= end or not (limit or is_first):
-        return _Found(partition, asked, NOTHING)
+        return _Found(partition, asked.partition, offset, NOTHING)
     if unified.missing_pages(offset):
         return None
     read = unified.read(offset, limit, end, min_one=is_first, is_committed=is_committed)
     if read.size > limit and not is_first:
         read = NOTHING
-    return _Found(partition, asked, read)
+    return _Found(partition, asked.partition, offset, read)
 
 
 def _results(found: list[_Found]) -> list[OrdinaryResult]:
     """Return the results, with small slices as bytes, as `InlineSmallSlices` has them."""
     left, results = INLINE_BYTES, []
-    for partition, asked, read in found:
+    for partition, number, _, read in found:
         parts: list[Part] = []
         for part in read.parts:
             if not isinstance(part, (bytes, bytearray, memoryview)) and part.size <= min(
@@ -111,7 +109,7 @@ def _results(found: list[_Found]) -> list[OrdinaryResult]:
                 parts.append(part)
         results.append(
             OrdinaryResult(
-                asked.partition,
+                number,
                 partition.high_watermark,
                 partition.last_stable_offset,
                 partition.start_offset,
@@ -124,9 +122,9 @@ def _results(found: list[_Found]) -> list[OrdinaryResult]:
 
 def _record(broker: Broker, found: list[_Found]) -> None:
     metrics = broker.metrics
-    for partition, asked, read in found:
+    for partition, _, offset, read in found:
         if read.size:
             metrics.hot_reads += 1
             metrics.hot_bytes += read.size
             partition.traffic.fetched_bytes += read.size
-            partition.traffic.fetched_records += read.next_offset - asked.fetch_offset
+            partition.traffic.fetched_records += read.next_offset - offset

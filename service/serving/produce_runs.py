@@ -172,7 +172,7 @@ class ProduceRuns:
         if unflushed >= log.config.flush_messages or not append_produced(partition, run, now_ms):
             return None
         self._count(partition, run.batches, run.last_offset + 1 - run.base_offset, len(run.data))
-        return AnsweredRun(run.batches, stop, answers)
+        return AnsweredRun(run.batches, stop, (answers,), len(answers))
 
     def _append_one(
         self, partition: Partition, route: Route, head: array[int], data: memoryview, start: int
@@ -199,7 +199,8 @@ class ProduceRuns:
             return None
         self._count(partition, 1, batch.record_count, len(batch.data))
         correlation_id = data[start + _ID_AT : start + _ID_AT + 4]
-        return AnsweredRun(1, head[STOP], route.answer(correlation_id, info))
+        answer = route.answer(correlation_id, info)
+        return AnsweredRun(1, head[STOP], (answer,), len(answer))
 
     def _count(self, partition: Partition, batches: int, records: int, size: int) -> None:
         """Count what was appended."""

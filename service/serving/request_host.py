@@ -41,6 +41,7 @@ from service.partition.metrics import ServingMetrics
 from service.replicas.disk_pressure import DiskWatch
 from service.replicas.partition_registry import Replicas
 from service.security.operations import AclOperation
+from service.serving.fetch_plans import FetchPlans
 from service.serving.group_coordinators import GroupCoordinators
 from service.serving.metadata_cache import ClusterView
 from service.serving.ports import BrokerAdmin, ConfigAdmin, FeatureAdmin, TopicAdmin
@@ -121,6 +122,7 @@ class Broker:
         self.fetch_sessions = fetch_sessions
         own = config()
         has_sessions = own.max_incremental_fetch_session_cache_slots > 0
+        self.fetch_plans = FetchPlans()
         self.implicit_sessions = ImplicitSessions(
             timers.purgatory, own.fetch_session_cache_partitions if has_sessions else 0, in_later_turns
         )
@@ -287,6 +289,7 @@ class Broker:
     def connection_ended(self, context: RequestContext) -> None:
         """Free what is kept for the connection of a client."""
         self.implicit_sessions.close(context.connection_id)
+        self.fetch_plans.drop(context.connection_id)
         self.groups.connection_ended(context.connection_id)
 
     def close(self) -> None:

@@ -144,6 +144,7 @@ _PARTITION_V9 = struct.Struct(">iiqqi")
 _PARTITION_V12 = struct.Struct(">iiqiqi")
 _FLEXIBLE_HEAD = struct.Struct(">iiibiib")  # limits, session, one more than the number of topics
 _ORDINARY_ROW = struct.Struct(">iiqiqib")  # a partition and the number of its tagged fields
+_OFFSET_IN_ROW = 8
 _ORDINARY_END = b"\0\1\1\0"  # no tagged fields, no forgotten topics, no rack, no tagged fields
 _RESPONSE_HEAD = struct.Struct(">iibihib")  # size, correlation id, tags, throttle, error, session, topics
 _ORDINARY_RESULT = struct.Struct(">ihqqqbi")  # up to the preferred read replica
@@ -183,9 +184,9 @@ def _parse_ordinary(
     if topics != 2:
         return None
     key: TopicKey
-    if len(frame) < position + 16 + _ORDINARY_ROW.size:
-        return None
     if version >= 13:
+        if len(frame) <= position + 16:
+            return None
         key, position = uuid_from_bytes(bytes(frame[position : position + 16])), position + 16
     else:
         end = position + frame[position]
@@ -204,6 +205,26 @@ def _parse_ordinary(
     return FetchRequestView(
         replica_id, -1, wait, least, most, isolation, session_id, epoch, [(key, partitions)], [], "", None
     )
+
+
+def offset_position(version: int, frame: Buffer, position: int) -> int | None:
+    """Return the position of the offset in a request that `_parse_ordinary` takes, if it asks for one
+    partition and nothing is behind that; None for any other. `position`: where the body begins.
+
+    Raises `MalformedMessage`.
+    """
+    if version < 12:
+        return None
+    try:
+        ordinary = _parse_ordinary(version, frame, position, MAX_ELEMENTS)
+    except (struct.error, IndexError) as e:
+        raise MalformedMessage(f"fetch request: {e}") from e
+    if ordinary is None or len(ordinary.topics[0][1]) != 1:
+        return None
+    position += (4 if version <= 14 else 0) + _FLEXIBLE_HEAD.size
+    position += 1 + (16 if version >= 13 else frame[position])
+    is_all = position + _ORDINARY_ROW.size + len(_ORDINARY_END) == len(frame)
+    return position + _OFFSET_IN_ROW if is_all else None
 
 
 def parse_fetch_steps(
@@ -482,21 +503,22 @@ class OrdinaryResult(NamedTuple):
     """of `records` in bytes"""
 
 
+def ordinary_head(version: int, topic: TopicKey, partitions: int) -> bytes:
+    """Return the beginning of the response with so many results of one topic, fewer than 127, in a flexible
+    version."""
+    out = bytearray(_RESPONSE_HEAD.pack(0, 0, 0, 0, 0, 0, 2))
+    _write_topic_key(out, version, topic)
+    out.append(partitions + 1)
+    return bytes(out)
+
+
 def encode_ordinary_response(
-    version: int,
-    correlation_id: int,
-    topic: TopicKey,
-    results: Sequence[OrdinaryResult],
-    *,
-    is_committed: bool,
+    head_of_all: bytes, correlation_id: int, results: Sequence[OrdinaryResult], *, is_committed: bool
 ) -> list[RecordsPart]:
-    """Return what `encode_fetch_response` does for these results of one topic and a flexible version; fewer
-    than 127 of them."""
-    out = bytearray(_RESPONSE_HEAD.pack(0, correlation_id, 0, 0, 0, 0, 2))
+    """Return what `encode_fetch_response` does for these results; `head_of_all`: their `ordinary_head`."""
+    out = bytearray(head_of_all)
     head, size = out, 0
     sent: list[RecordsPart] = [out]
-    _write_topic_key(out, version, topic)
-    out.append(len(results) + 1)
     for index, high_watermark, stable, start, records, records_size in results:
         out += _ORDINARY_RESULT.pack(index, 0, high_watermark, stable, start, is_committed, -1)
         write_uvarint(out, records_size + 1)
@@ -507,7 +529,7 @@ def encode_ordinary_response(
             sent.append(out)
         out.append(0)
     out += b"\0\0"
-    _I32.pack_into(head, 0, size + len(out) - _I32.size)
+    _PAIR.pack_into(head, 0, size + len(out) - _I32.size, correlation_id)
     return sent
 
 

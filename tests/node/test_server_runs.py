@@ -39,7 +39,7 @@ class Runs:
         data[start:at] = bytes(at - start)  # it may write there
         context.api_key = 7
         self.taken.append(count)
-        return AnsweredRun(count, at, bytes(answers))
+        return AnsweredRun(count, at, (bytes(answers),), len(answers))
 
 
 def test_answers_come_in_order_of_the_requests_taken_at_once_or_not() -> None:

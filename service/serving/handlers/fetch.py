@@ -73,7 +73,10 @@ def handle(
     if fetch.session_epoch in FULL_FETCH_EPOCHS:
         if fetch.session_id != NO_SESSION:
             broker.fetch_sessions.close(fetch.session_id)
-        if fetch.session_epoch == FINAL_EPOCH and (ordinary := respond(broker, context, fetch)) is not None:
+        plan = broker.fetch_plans.find(context.connection_id)
+        if plan is not None and plan.is_tried:
+            plan.is_tried = False  # with the same result as here
+        elif (ordinary := respond(broker, context, fetch)) is not None:
             return ordinary
         wants_session = (
             fetch.session_epoch == INITIAL_EPOCH and context.api_version >= FIRST_VERSION_WITH_SESSIONS

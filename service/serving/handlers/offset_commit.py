@@ -11,7 +11,7 @@ from service.base.errors import RequestError
 from service.base.slices import next_turn
 from service.coordinator.context import ShardContext
 from service.groups import quick_commits
-from service.groups.commit_plans import CommitPlan, CommitPlans
+from service.groups.commit_plans import COMPARED_FROM, CommitPlan, CommitPlans
 from service.groups.offset_commits import KnownCommit, MayUse, known_commit
 from service.groups.offset_pieces import add_topics, pieces
 from service.groups.requests import CommittedTopic, GroupCommitResponse, commit_failed
@@ -20,7 +20,7 @@ from service.network.request import PendingResponse, RequestContext, Response
 from service.security.operations import AclOperation, AclResourceType
 from service.serving.authorization import is_allowed, operations, topics_allowed
 from service.serving.request_host import Broker
-from service.wire.api import RequestHeader, read_request, response_frame
+from service.wire.api import RequestHeader, parse_request_header, read_request, response_frame
 from service.wire.offset_commits import FIRST_BY_HAND
 from service.wire.offsets import OffsetCommitRequest
 
@@ -58,24 +58,32 @@ def quick(
     if header.api_version < FIRST_BY_HAND:
         return None
     groups = broker.groups
-    plans, token = groups.plans, groups.topics.token
+    plans = groups.plans
     if plans is None:
         plans = groups.plans = CommitPlans()
     plan = plans.find(context.connection_id)
-    group = None if plan is None else groups.runtime.active(plan.partition)
-    if (
-        plan is None
-        or group is None
-        or not plan.takes(frame, header.body, header.api_version, token, group.shard.offsets)
-    ):
+    if plan is None:
         return _commit_plain(broker, context, header, frame, plans)
+    if plan.is_tried:
+        plan.is_tried = False
+    elif (answer := commit_by_plan(broker, context, plan, frame)) is not None:
+        return Response([answer])
+    return _commit_plain(broker, context, header, frame, None if plan.is_like else plans)
+
+
+def commit_by_plan(
+    broker: Broker, context: RequestContext, plan: CommitPlan, frame: memoryview
+) -> bytes | None:
+    """Commit a request that is like the last one of its connection, which `plan` is of, and return the
+    response; None, with nothing done, if it has to be parsed."""
+    groups = broker.groups
+    group = groups.runtime.active(plan.partition)
+    if group is None or not plan.takes(frame, groups.topics.token, group.shard.offsets):
+        return None
     try:
-        response = _commit_by(plan, group, broker, context, header, frame)
+        return _commit_by(plan, group, broker, context, frame)
     finally:
         plan.leave()
-    if response is None:
-        return _commit_plain(broker, context, header, frame, None)
-    return response
 
 
 def _commit_by(
@@ -83,9 +91,8 @@ def _commit_by(
     group: ShardContext[GroupShard],
     broker: Broker,
     context: RequestContext,
-    header: RequestHeader,
     frame: memoryview,
-) -> Response | None:
+) -> bytes | None:
     """Commit the request that `plan` has taken, in a batch of its own; None if it has to be parsed."""
     plain = plan.plain
     if broker.authorizer is not None:
@@ -103,10 +110,10 @@ def _commit_by(
             return None
     except RequestError as e:
         _note_allowed(broker, context, plain.group_id, plan.names)
-        return _failed(header, frame, e)
+        return _failed(parse_request_header(frame), frame, e)
     _note_allowed(broker, context, plain.group_id, plan.names)
     shard.metrics.offset_commits += plan.count
-    return Response([plan.answer(header.correlation_id)])
+    return plan.answer()
 
 
 def _commit_plain(
@@ -135,10 +142,10 @@ def _commit_plain(
     block, effects = decided
     answer = quick_commits.answer(plain, block, header.correlation_id)
     if plans is not None and group.commits_alone and plans.wants(context.connection_id, len(frame)):
-        parts = block.plan_parts(header.body)
+        parts = block.plan_parts(COMPARED_FROM)
         if parts is not None:
-            body, token = bytes(frame[header.body :]), groups.topics.token
-            plan = CommitPlan(plain, parts, body, answer, token, partition, shard.offsets)
+            token, client_id = groups.topics.token, header.client_id
+            plan = CommitPlan(plain, parts, client_id, answer, token, partition, shard.offsets)
             plans.put(context.connection_id, plan)
     promise = _PlainCommit(header, frame)
     if not group.write_block(block, Response([answer]), effects, promise, now_ms):
@@ -168,9 +175,8 @@ def _note_allowed(broker: Broker, context: RequestContext, group_id: str, topics
             is_allowed(broker, context, AclOperation.READ, AclResourceType.TOPIC, topic)
 
 
-def _failed(header: RequestHeader, frame: memoryview, error: RequestError) -> Response:
-    request = read_request(header, frame)
-    return Response([response_frame(header, commit_failed(request, error.code))])
+def _failed(header: RequestHeader, frame: memoryview, error: RequestError) -> bytes:
+    return bytes(response_frame(header, commit_failed(read_request(header, frame), error.code)))
 
 
 class _PlainCommit(PendingResponse):
@@ -186,7 +192,7 @@ class _PlainCommit(PendingResponse):
     def failed(self, error: Exception) -> Response:
         if not isinstance(error, RequestError):
             raise error
-        return _failed(self._header, self._frame, error)
+        return Response([_failed(self._header, self._frame, error)])
 
 
 def _commit(

@@ -13,7 +13,7 @@ import pytest
 
 from service.coordinator.batching import OpenBatch, size_of
 from service.groups import quick_commits
-from service.groups.commit_plans import CommitPlan, CommitPlans
+from service.groups.commit_plans import COMPARED_FROM, CommitPlan, CommitPlans
 from service.groups.offsets import CommittedOffsets
 from service.records import commit_kernel, commit_plan_kernel
 from service.records.batch import CompressionType, stamp
@@ -28,6 +28,7 @@ LIVES = [
 ]
 EPOCH = 7
 HOLE = 12
+BEHIND_CORRELATION_ID = 8
 
 
 def planned(of: Coordinator, header: RequestHeader, frame: bytes) -> tuple[CommitPlan, bytes] | None:
@@ -39,24 +40,23 @@ def planned(of: Coordinator, header: RequestHeader, frame: bytes) -> tuple[Commi
     if decided is None:
         return None
     block, _ = decided
-    parts = block.plan_parts(header.body)
+    parts = block.plan_parts(COMPARED_FROM)
     if parts is None:
         return None
     answer = quick_commits.answer(plain, block, header.correlation_id)
     token, offsets = of.world.topics.token, of.shard.offsets
-    return CommitPlan(plain, parts, frame[header.body :], answer, token, 0, offsets), parts.marks
+    return CommitPlan(plain, parts, "client", answer, token, 0, offsets), parts.marks
 
 
 def holes(marks: bytes) -> list[int]:
     return [int.from_bytes(marks[at : at + 2]) for at in range(0, len(marks), commit_plan_kernel.MARK_BYTES)]
 
 
-def other_offsets(random: Random, header: RequestHeader, frame: bytes, marks: bytes) -> bytes:
-    """The request with other offsets and leader epochs."""
+def other_offsets(random: Random, start: int, frame: bytes, marks: bytes) -> bytes:
+    """The request with other offsets and leader epochs; `marks` count from `start`."""
     changed = bytearray(frame)
     for hole in holes(marks):
-        at = header.body + hole
-        changed[at : at + HOLE] = random.randbytes(HOLE)
+        changed[start + hole : start + hole + HOLE] = random.randbytes(HOLE)
     return bytes(changed)
 
 
@@ -69,21 +69,24 @@ def check(of: Coordinator) -> bool:
         ordinary(of, header, frame, leader.now_ms, write=random.random() < 0.2)
         return False
     plan, marks = found
-    token, version, offsets = of.world.topics.token, header.api_version, shard.offsets
-    like = other_offsets(random, header, frame, marks)
-    # What is not like it.
+    token, offsets = of.world.topics.token, shard.offsets
+    like = bytearray(other_offsets(random, BEHIND_CORRELATION_ID, frame, marks))
+    like[4:8] = random.randbytes(4)
+    header = parse_request_header(like)
+    # What is not like it: another API or version, client, group, topic, partition or size.
     inside = {at for hole in holes(marks) for at in range(hole, hole + HOLE)}
-    outside = [at for at in range(len(frame) - header.body) if at not in inside]
-    unlike = bytearray(like)
-    unlike[header.body + random.choice(outside)] ^= 1 << random.randrange(8)
-    for other in (bytes(unlike), like[:-1], like + b"\0"):
-        assert not plan.takes(memoryview(other), header.body, version, token, offsets)
-    assert not plan.takes(memoryview(like), header.body, version + 1, token, offsets)
-    assert not plan.takes(memoryview(like), header.body, version, object(), offsets)
-    assert not plan.takes(memoryview(like), header.body, version, token, CommittedOffsets(shard.journal))
+    outside = [0, 1, 2, 3, *(at for at in range(8, len(frame)) if at - BEHIND_CORRELATION_ID not in inside)]
+    for at in (random.choice(outside), random.randrange(4), header.body - 1):
+        unlike = bytearray(like)
+        unlike[at] ^= 1 << random.randrange(8)
+        assert not plan.takes(memoryview(unlike), token, offsets)
+    for other in (bytes(like[:-1]), bytes(like) + b"\0", b"", bytes(like[:7])):
+        assert not plan.takes(memoryview(other), token, offsets)
+    assert not plan.takes(memoryview(like), object(), offsets)
+    assert not plan.takes(memoryview(like), token, CommittedOffsets(shard.journal))
     # What is.
-    assert plan.takes(memoryview(like), header.body, version, token, offsets)
-    expected = ordinary(of, header, like, leader.now_ms)
+    assert plan.takes(memoryview(like), token, offsets)
+    expected = ordinary(of, header, bytes(like), leader.now_ms)
     assert expected is not None, "the ordinary way refuses it"
     decision, answer = expected
     base = len(leader.log)
@@ -93,7 +96,7 @@ def check(of: Coordinator) -> bool:
     stamp(batch, 0, base, EPOCH)
     assert plan.build(base, EPOCH, leader.now_ms) == batch
     assert (plan.count, plan.size) == (len(decision.records), len(batch))
-    assert plan.answer(header.correlation_id) == answer
+    assert plan.answer() == answer
     assert quick_commits.accepted_effects(plan.plain, shard, leader.now_ms) == decision.effects
     leader.ask(lambda shard, ticket, now: decision)
     seen = state(shard)
@@ -138,7 +141,7 @@ def test_a_size_in_more_bytes_than_it_needs_gets_no_plan() -> None:
     found = planned(coordinator, header, frame)
     assert found is not None
     end = frame.index(same) + len(same)
-    assert holes(found[1]) == [end - HOLE - header.body]
+    assert holes(found[1]) == [end - HOLE - BEHIND_CORRELATION_ID]
     assert frame[end] == 1
     longer = frame[:end] + b"\x81\0" + frame[end + 1 :]
     assert ordinary(coordinator, header, longer, coordinator.world.leader.now_ms) is not None
@@ -162,7 +165,7 @@ def _told(life: Any, random: Random, header: RequestHeader, frame: bytes) -> lis
         first += count
         if marks is None:
             continue
-        like, body = other_offsets(random, header, frame, marks), frame[header.body :]
+        like, body = other_offsets(random, header.body, frame, marks), frame[header.body :]
         told.append(life.is_same(like, header.body, body, marks))
         unlike = bytearray(like)
         unlike[random.randrange(header.body, len(frame))] ^= 1

@@ -170,7 +170,7 @@ class Side:
             if run is not None:
                 assert run.requests > 0
                 self.in_runs += run.requests
-                found[-1] = bytes_of(found[-1]) + run.answers
+                found[-1] = bytes_of(found[-1]) + b"".join(map(bytes_of, run.answers))
                 at = run.stop
                 continue
             stop = at + 4 + int.from_bytes(view[at : at + 4])
