@@ -54,7 +54,7 @@ def main() -> int:
             print(f"== {name}: left out of {'a quick run' if arguments.quick else 'a run without Kafka'}")
             continue
         part = measured(commands)
-        part.commit = results.facts["commit"]
+        part.commit, part.processors = results.facts["commit"], results.facts["processors"]
         results.parts[name] = part
         results.write(file)
     draw(results, arguments.folder)

@@ -5,12 +5,20 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import sys
 import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
 ROOT = Path(__file__).parents[2]
+_LOOP: Final = """
+import time
+found, began = {}, time.process_time()
+for number in range(3_000_000):
+    found[number & 1023] = number
+print(time.process_time() - began)
+"""
 _DESCRIBE: Final = ("git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=9", "--exclude=*")
 
 
@@ -20,6 +28,7 @@ def facts() -> dict[str, str]:
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "commit": _said_by(*_DESCRIBE),
         "processors": f"{len(os.sched_getaffinity(0))} × {_processor()}",
+        "a loop on each at once": f"{_crowding():.1f} × the processor time of one alone",
         "memory": f"{_memory_gib():.0f} GiB",
         "kernel": platform.release(),
         "Python": platform.python_version(),
@@ -54,6 +63,20 @@ def _processor() -> str:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.machine()
+
+
+def _crowding() -> float:
+    """Return how much more processor time a loop takes while all processors have one: 2 where two processors
+    are threads of one core."""
+    alone = min(_loops(1)[0] for _ in range(2))
+    return max(_loops(len(os.sched_getaffinity(0)))) / alone
+
+
+def _loops(count: int) -> list[float]:
+    """Return the processor time of each of so many loops at once, in seconds."""
+    command = (sys.executable, "-c", _LOOP)
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(count)]
+    return [float(one.communicate(timeout=60)[0]) for one in running]
 
 
 def _memory_gib() -> float:

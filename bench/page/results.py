@@ -1,7 +1,8 @@
 """A run of all benches as one JSON file, written after each part: a run may be cut off, and goes on.
 
     {"format": 1, "is_quick": false, "facts": {"processors": "2 × …", …},
-     "parts": {"speed": {"seconds": 81.2, "commit": "6e6076af1", "failed": null, "figures": {…}}}}
+     "parts": {"speed": {"seconds": 81.2, "commit": "6e6076af1", "processors": "2 × …", "failed": null,
+                         "figures": {…}}}}
 
 `figures` are those of `bench/figures.py`.
 """
@@ -20,10 +21,12 @@ FORMAT: Final = 1
 
 @dataclass
 class PartResult:
-    """The figures of one part; `commit` is what was measured, `failed` says why it ended early."""
+    """The figures of one part; `commit` is what was measured, `processors` where, `failed` says why it ended
+    early."""
 
     seconds: float = 0.0
     commit: str = ""
+    processors: str = ""
     failed: str | None = None
     figures: Figures = field(default_factory=Figures)
 
@@ -46,6 +49,7 @@ class Results:
             name: {
                 "seconds": round(one.seconds, 1),
                 "commit": one.commit,
+                "processors": one.processors,
                 "failed": one.failed,
                 "figures": one.figures.as_fields(),
             }
@@ -61,7 +65,9 @@ def read_results(path: Path) -> Results:
     if fields.get("format") != FORMAT:
         raise ValueError(f"{path}: format {fields.get('format')}, expected {FORMAT}")
     parts = {
-        name: PartResult(one["seconds"], one["commit"], one["failed"], figures_of(one["figures"]))
+        name: PartResult(
+            one["seconds"], one["commit"], one["processors"], one["failed"], figures_of(one["figures"])
+        )
         for name, one in fields["parts"].items()
     }
     return Results(fields["is_quick"], fields["facts"], parts)

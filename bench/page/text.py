@@ -44,8 +44,13 @@ def _section(results: Results, section: Section, drawn: Collection[str]) -> Iter
     yield f"## {section.title}\n"
     if section.part in drawn:
         yield _picture(section.part) + "\n"
-    if (commit := results.parts[section.part].commit) != results.facts.get("commit", commit):
-        yield f"Measured at commit {commit}.\n"
+    part, facts = results.parts[section.part], results.facts
+    where = [
+        *([f"at commit {part.commit}"] if part.commit != facts.get("commit", part.commit) else []),
+        *([f"on {part.processors}"] if part.processors != facts.get("processors", part.processors) else []),
+    ]
+    if where:
+        yield f"Measured {' '.join(where)}.\n"
     yield f"| | {FIRN} | {KAFKA} | | goal |"
     yield "|---|---|---|---|---|"
     for row, what, figure in rows:

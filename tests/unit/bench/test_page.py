@@ -18,7 +18,7 @@ from bench.page.text import page
 
 
 def result(**sides: list[float]) -> PartResult:
-    found = PartResult(3.0, "abc")
+    found = PartResult(3.0, "abc", "2 × Fast")
     for side, values in sides.items():
         for value in values:
             figure = Measured("user CPU per produced GB (batches of 200 KB)", "s", 0.5, value)
@@ -27,7 +27,7 @@ def result(**sides: list[float]) -> PartResult:
 
 
 def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
-    failed = PartResult(1.5, "abc", "`bench.x` ended with 3", Figures())
+    failed = PartResult(1.5, "abc", "2 × Fast", "`bench.x` ended with 3", Figures())
     made = Results(
         True, {"kernel": "6.1"}, {"speed": result(firn=[3, 1, 2], kafka=[4, 4, 5]), "cold": failed}
     )
@@ -73,14 +73,20 @@ def test_small_ratios_keep_a_digit_and_thousands_are_words() -> None:
     assert "| … and beside it | 17.1 thousand/s | 4,278 thousand/s | 0.004 × |" in text
 
 
-def test_a_part_of_another_commit_is_told() -> None:
+def test_a_part_of_another_commit_or_machine_is_told() -> None:
     parts = {"speed": result(firn=[1], kafka=[2])}
-    assert "Measured at commit abc." in page(Results(False, {"commit": "def"}, parts), [])
-    assert "Measured at commit" not in page(Results(False, {"commit": "abc"}, parts), [])
+    for facts, told in (
+        ({"commit": "abc", "processors": "2 × Fast"}, None),
+        ({"commit": "def", "processors": "2 × Fast"}, "Measured at commit abc."),
+        ({"commit": "abc", "processors": "2 × Slow"}, "Measured on 2 × Fast."),
+        ({"commit": "def", "processors": "2 × Slow"}, "Measured at commit abc on 2 × Fast."),
+    ):
+        found = [one for one in page(Results(False, facts, parts), []).splitlines() if "Measured" in one]
+        assert found == ([] if told is None else [told])
 
 
 def test_a_part_that_failed_is_told() -> None:
-    text = page(Results(False, {}, {"cold": PartResult(0.0, "abc", "`bench.cold` ended with 2")}), [])
+    text = page(Results(False, {}, {"cold": PartResult(failed="`bench.cold` ended with 2")}), [])
     assert "- cold: `bench.cold` ended with 2" in text.splitlines()
 
 
