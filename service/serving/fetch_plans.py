@@ -19,7 +19,8 @@ from service.network.request import RequestContext
 from service.partition.fetch_sessions import FINAL_EPOCH, NO_SESSION
 from service.wire.api import parse_request_header
 from service.wire.errors import WireError
-from service.wire.fetch import FetchPartition, FetchRequestView, offset_position, ordinary_head, parse_fetch
+from service.wire.fetch import FetchPartition, FetchRequestView, offset_position, parse_fetch
+from service.wire.ordinary_fetch import ordinary_head
 from service.wire.primitives import ManyElements
 from service.wire.produce import TopicKey
 

@@ -19,7 +19,8 @@ from service.partition.unified_log import NOTHING, LogRead
 from service.serving.fetch_plans import OrdinaryFetch, ordinary
 from service.serving.fetch_read import INLINE_BYTES
 from service.serving.request_host import Broker
-from service.wire.fetch import FetchPartition, FetchRequestView, OrdinaryResult, encode_ordinary_response
+from service.wire.fetch import FetchPartition, FetchRequestView
+from service.wire.ordinary_fetch import OrdinaryResult, encode_ordinary_response
 
 
 class _Found(NamedTuple):

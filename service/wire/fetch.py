@@ -27,7 +27,6 @@ from service.wire.primitives import (
     write_compact_string,
     write_count,
     write_string,
-    write_uvarint,
 )
 from service.wire.produce import NodeEndpoint, TopicKey, write_endpoints_tag
 
@@ -146,8 +145,6 @@ _FLEXIBLE_HEAD = struct.Struct(">iiibiib")  # limits, session, one more than the
 _ORDINARY_ROW = struct.Struct(">iiqiqib")  # a partition and the number of its tagged fields
 _OFFSET_IN_ROW = 8
 _ORDINARY_END = b"\0\1\1\0"  # no tagged fields, no forgotten topics, no rack, no tagged fields
-_RESPONSE_HEAD = struct.Struct(">iibihib")  # size, correlation id, tags, throttle, error, session, topics
-_ORDINARY_RESULT = struct.Struct(">ihqqqbi")  # up to the preferred read replica
 
 
 def parse_fetch(
@@ -453,7 +450,7 @@ def encode_fetch_response_in_steps(
     head, size = out, 0
     sent: list[RecordsPart] = [out]
     for key, results in topics:
-        _write_topic_key(out, version, key)
+        write_topic_key(out, version, key)
         write_count(out, len(results), flexible)
         for result in results:
             left -= 1
@@ -491,48 +488,6 @@ def encode_fetch_response_in_steps(
     return sent
 
 
-class OrdinaryResult(NamedTuple):
-    """A partition of a response without an error, aborted transactions or tagged fields."""
-
-    partition: int
-    high_watermark: int
-    last_stable_offset: int
-    log_start_offset: int
-    records: Sequence[RecordsPart]
-    size: int
-    """of `records` in bytes"""
-
-
-def ordinary_head(version: int, topic: TopicKey, partitions: int) -> bytes:
-    """Return the beginning of the response with so many results of one topic, fewer than 127, in a flexible
-    version."""
-    out = bytearray(_RESPONSE_HEAD.pack(0, 0, 0, 0, 0, 0, 2))
-    _write_topic_key(out, version, topic)
-    out.append(partitions + 1)
-    return bytes(out)
-
-
-def encode_ordinary_response(
-    head_of_all: bytes, correlation_id: int, results: Sequence[OrdinaryResult], *, is_committed: bool
-) -> list[RecordsPart]:
-    """Return what `encode_fetch_response` does for these results; `head_of_all`: their `ordinary_head`."""
-    out = bytearray(head_of_all)
-    head, size = out, 0
-    sent: list[RecordsPart] = [out]
-    for index, high_watermark, stable, start, records, records_size in results:
-        out += _ORDINARY_RESULT.pack(index, 0, high_watermark, stable, start, is_committed, -1)
-        write_uvarint(out, records_size + 1)
-        if records_size:
-            size += len(out) + records_size
-            sent.extend(records)
-            out = bytearray()
-            sent.append(out)
-        out.append(0)
-    out += b"\0\0"
-    _PAIR.pack_into(head, 0, size + len(out) - _I32.size, correlation_id)
-    return sent
-
-
 def encode_without_records(version: int, result: FetchPartitionResult) -> bytes:
     """Return one partition of a response, without records and aborted transactions, as its bytes."""
     out = bytearray()
@@ -554,7 +509,8 @@ def records_bytes(records: Sequence[RecordsPart]) -> int:
     return total
 
 
-def _write_topic_key(out: bytearray, version: int, key: TopicKey) -> None:
+def write_topic_key(out: bytearray, version: int, key: TopicKey) -> None:
+    """Write a topic's id or name, as the version has it."""
     if version >= 13:
         assert isinstance(key, UUID), "this version identifies topics by id"
         out += key.bytes
