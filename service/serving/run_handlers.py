@@ -7,15 +7,18 @@ ordinary goes to `Dispatcher`.
 from __future__ import annotations
 
 import struct
-from typing import Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from service.network.request import AnsweredRun, RequestContext
-from service.serving.handlers.offset_commit import commit_by_plan
 from service.serving.ordinary_fetch import answer
 from service.serving.produce_runs import ProduceRuns
 from service.serving.request_host import Broker
 from service.wire.apis import ApiKey
 from service.wire.frames import SIZE_BYTES
+
+if TYPE_CHECKING:
+    from service.groups.commit_plans import CommitPlan
 
 _HEAD_BYTES: Final = 12
 """Size, API key, version, correlation id."""
@@ -24,14 +27,18 @@ _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FETCH: Final = int(ApiKey.FETCH)
 _OFFSET_COMMIT: Final = int(ApiKey.OFFSET_COMMIT)
 
+CommitByPlan = Callable[[Broker, RequestContext, "CommitPlan", memoryview], bytes | None]
+
 
 class RunHandlers:
     """The run handlers of a broker, by API. Owned by the event loop."""
 
-    __slots__ = ("_broker", "_produce")
+    __slots__ = ("_broker", "_commit_by_plan", "_produce")
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._commit_by_plan: CommitByPlan | None = None
+        """loaded by the first commit: a node without groups does without their code"""
         self._produce = ProduceRuns(broker)
 
     def __call__(self, context: RequestContext, data: memoryview, start: int, end: int) -> AnsweredRun | None:
@@ -57,7 +64,11 @@ class RunHandlers:
         frame = data[begin:stop]
         context.api_key, context.api_version = _OFFSET_COMMIT, plan.plain.version
         context.client_id, context.correlation_id = plan.client_id, int.from_bytes(frame[4:8], signed=True)
-        response = commit_by_plan(broker, context, plan, frame)
+        if self._commit_by_plan is None:
+            from service.serving.handlers.offset_commit import commit_by_plan
+
+            self._commit_by_plan = commit_by_plan
+        response = self._commit_by_plan(broker, context, plan, frame)
         plan.is_tried = response is None
         return None if response is None else AnsweredRun(1, stop, (response,), len(response))
 
