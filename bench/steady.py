@@ -3,7 +3,8 @@
 - nothing: a node with tiered topics that nobody uses, for `--hours` of its own time. libfaketime, where it is
   installed, has the clocks of the node and of its loop run `--faster` times as fast (a thread that waits
   with a timeout does so in real time); without it the hours are real.
-- mixed: three nodes with replicas over one bucket, under all that clients do: `--minutes` of real time.
+- mixed: three nodes with replicas over one bucket, under all that clients do: `--minutes` of real time. Their
+  caches of the archive are small, so that they are full behind the first quarter.
 
 Each line is a sample; the figures compare the middle of what came after the first quarter with the end.
 """
@@ -35,6 +36,8 @@ from tests.support.stores import Store, moto_server, new_bucket, versitygw_binar
 NAMES: Final = ("nothing", "mixed")
 SAMPLES: Final = 48
 TOPICS: Final = 20
+SMALL_CACHE: Final = {"firn.remote.cache.bytes": str(32 << 20)}
+"""A quarter of the default."""
 _CACHE: Final = re.compile(r'^firn_memory_bytes\{owner="cold_cache"\} (\S+)', re.MULTILINE)
 FAKETIME: Final = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
 
@@ -108,7 +111,7 @@ def mixed(folder: Path, minutes: float) -> list[Measured]:
     """Have clients do everything at once."""
     with ExitStack() as stack:
         store = stack.enter_context(_store(folder / "store-of-mixed"))
-        cluster = stack.enter_context(tiered_cluster(folder / "mixed", store, {}))
+        cluster = stack.enter_context(tiered_cluster(folder / "mixed", store, SMALL_CACHE))
         cluster.start()
         stack.enter_context(steady_load(cluster.bootstrap))
         nodes = [
