@@ -28,6 +28,8 @@ _TIERED: Final = {
     "local_retention_bytes": str(8 << 20),
     "retention_bytes": str(64 << 20),
 }
+_BRIEF: Final = {"segment_ms": "60000", "retention_ms": "120000"}
+"""Settings with which a topic has as many segments after some minutes as it ever has."""
 
 
 class _Load:
@@ -72,7 +74,7 @@ def steady_load(bootstrap: str) -> Iterator[None]:
     admin = Admin(bootstrap)
     admin.replicate(EVENTS, PARTITIONS, 3, **_TIERED)
     admin.replicate(TABLE, PARTITIONS, 3, cleanup_policy="compact", segment_bytes=str(1 << 20))
-    admin.replicate(MOVED, PARTITIONS, 3, retention_bytes=str(16 << 20), segment_bytes=str(4 << 20))
+    admin.replicate(MOVED, PARTITIONS, 3, **_BRIEF)
     load = _Load(bootstrap)
     for work in (_produce, _upsert, _move, _follow, _come_and_go, _read_old, _make_topics, _connect):
         load.begin(work)
