@@ -203,9 +203,9 @@ class RequestFramer:
         whole = SIZE_BYTES + self._frame_size() if left >= SIZE_BYTES else MIN_BUFFER_BYTES
         return max(left, min(whole, max(4 * left, _NEEDED_BYTES)))  # whole ones may wait for their turn
 
-    def is_drained(self) -> bool:
-        """Return whether all that has arrived was handled, and no memory is held: `settle` has nothing to
-        do then."""
+    def drain(self) -> bool:
+        """Forget the input if all of it was handled and no memory is held, and return whether that is so:
+        `settle` has nothing to do then."""
         if self._start != self._end or self._owned is not None:
             return False
         self._view = _NOTHING

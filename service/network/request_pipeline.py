@@ -159,7 +159,7 @@ class RequestPipeline:
                 began = self._answer(request, began)
                 del request
             owner = self._owner
-            if framer.is_drained() and (owner is None or not owner.is_paused):
+            if framer.drain() and (owner is None or not owner.is_paused):
                 return
             if owner is not None:
                 owner.settle()

@@ -25,13 +25,13 @@ from service.wire.primitives import ManyElements
 from service.wire.produce import TopicKey
 
 FIRST_FLEXIBLE: Final = 12
-_READ_COMMITTED: Final = 1
 MOST_PARTITIONS: Final = 16
-
+"""Most partitions of an ordinary fetch."""
 MOST_BYTES: Final = 512
 """Longest request of a plan."""
 MOST_SKIPPED: Final = 1000
 """Most requests of a connection of which none is looked at for a plan."""
+_READ_COMMITTED: Final = 1
 _OFTEN: Final = 4
 """A plan that was taken as often was worth to make: another may follow at once."""
 _CORRELATION_AT: Final = 4
@@ -46,8 +46,9 @@ class OrdinaryFetch(NamedTuple):
     topic: TopicKey
     wanted: Sequence[FetchPartition]
     least: int
+    """bytes that the client waits for"""
     most: int
-    """bytes that the client waits for, and takes"""
+    """bytes that it takes"""
     is_committed: bool
     head: bytes
     """`ordinary_head` of the response"""
@@ -137,11 +138,9 @@ class FetchPlans:
         """Make the plan of a request that is not like the last one, if it may have one and it is time."""
         connection_id = context.connection_id
         before = self._plans.get(connection_id)
-        skipped, then = (
-            (0, 0)
-            if before is not None and before.taken >= _OFTEN
-            else self._skips.get(connection_id, (0, 0))
-        )
+        skipped, then = self._skips.get(connection_id, (0, 0))
+        if before is not None and before.taken >= _OFTEN:
+            skipped = then = 0
         if skipped:
             self._skips[connection_id] = skipped - 1, then
             return None
