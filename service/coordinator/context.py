@@ -23,6 +23,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import InvariantError, RequestError
 from service.base.slices import Slice
 from service.base.turn_queues import turn_queues
+from service.coordinator.answers import refuse
 from service.coordinator.batching import OpenBatch, RecordBlock, WholeBatch, size_of, split_records
 from service.coordinator.environment import ShardEnvironment
 from service.coordinator.errors import client_error
@@ -210,10 +211,10 @@ class ShardContext(Generic[S]):
         except Exception as e:
             if not isinstance(e, RequestError):
                 self._failures.log(e)
-            sink.set_exception(client_error(e))
+            refuse(sink, client_error(e))
             return
         if offset != self._next_offset:
-            sink.set_exception(self._reload_from(self._next_offset, offset))
+            refuse(sink, self._reload_from(self._next_offset, offset))
             return
         self._unreplayed.replay_all()
         self.shard.journal.at(offset)
@@ -414,7 +415,7 @@ class ShardContext(Generic[S]):
             self._unreplayed.revert_to(batch.base_offset)
             self.shard.journal.revert_to(batch.base_offset)
             self._fail_from(batch.base_offset, error)
-            raise error from e
+            raise RequestError(error.code, error.message or "") from e
         if base_offset != batch.base_offset:
             raise self._reload_from(batch.base_offset, base_offset)
         self._failures.has_failed = False

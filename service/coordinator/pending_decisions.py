@@ -9,6 +9,7 @@ from itertools import count
 from typing import Any, Final, NamedTuple
 
 from service.base.errors import RequestError
+from service.coordinator.answers import refuse
 from service.coordinator.ports import ResponseSink
 from service.coordinator.shard import CoordinatorResult
 
@@ -36,7 +37,7 @@ class PendingAnswer:
     def fail(self, error: RequestError) -> None:
         """Send `error` instead."""
         if not self.sink.done():
-            self.sink.set_exception(error)
+            refuse(self.sink, error)
 
 
 class PendingDecision(NamedTuple):

@@ -21,6 +21,7 @@ from service.base.clock import Clock
 from service.base.errors import CorruptionError, InvariantError, RequestError, StorageError
 from service.base.slices import Slice
 from service.base.timers import Timers
+from service.coordinator.answers import refuse
 from service.coordinator.context import ShardContext
 from service.coordinator.environment import RuntimeSettings, ShardEnvironment
 from service.coordinator.loading import load
@@ -122,7 +123,7 @@ class Runtime(Generic[S]):
         try:
             context = self._active(partition)
         except RequestError as e:
-            future.set_exception(e)
+            refuse(future, e)
         else:
             context.submit(decide, future)
         return future
@@ -134,7 +135,7 @@ class Runtime(Generic[S]):
         try:
             context = self._active(partition)
         except RequestError as e:
-            future.set_exception(e)
+            refuse(future, e)
         else:
             context.write_marker(marker, future)
         return future

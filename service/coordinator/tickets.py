@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from service.base.errors import RequestError
+from service.coordinator.answers import refuse
 from service.coordinator.ports import ResponseSink
 from service.coordinator.shard import CoordinatorResult, DeferredReply
 
@@ -30,8 +31,7 @@ class Tickets:
         if sink is None or sink.done():
             return
         if isinstance(response, RequestError):
-            # Its frames lead to the sink, which would lead to them: a cycle.
-            sink.set_exception(response.with_traceback(None))
+            refuse(sink, response)
         else:
             sink.set_result(response)
 

@@ -168,7 +168,7 @@ class TopicCoordinator(Generic[S]):
                 raise
             return failed(e)
         finally:
-            del future  # breaks a cycle: an error's frames have what it is of
+            del future  # see `coordinator.answers`
 
     def find_partition(self, key: str) -> int | None:
         """Return what `partition_of` does; None while the topic does not exist."""
@@ -233,6 +233,8 @@ async def _await_answer(future: asyncio.Future[R], failed: Callable[[RequestErro
         return await future
     except RequestError as e:
         return failed(e)
+    finally:
+        del future  # see `coordinator.answers`
 
 
 def number_of(settings: Mapping[str, object], name: str) -> int:

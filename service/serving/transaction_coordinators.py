@@ -16,6 +16,7 @@ from service.base.printable import printable
 from service.base.rate_limited_log import RateLimitedLog
 from service.base.task_set import TaskSet
 from service.config.settings import BrokerConfig
+from service.coordinator.answers import settled
 from service.coordinator.environment import RuntimeSettings
 from service.metadata.delta import MetadataDelta
 from service.metadata.features import TRANSACTION_VERSION
@@ -137,12 +138,12 @@ class TransactionCoordinators(TopicCoordinator["TransactionShard"]):
     async def _abort(self, transactional_id: str) -> None:
         try:
             fresh_id = await self._producer_id()
-            answer = self.write(
-                transactional_id,
-                lambda shard, _, now_ms: shard.abort_timed_out(transactional_id, fresh_id, now_ms),
+            await settled(
+                self.write(
+                    transactional_id,
+                    lambda shard, _, now_ms: shard.abort_timed_out(transactional_id, fresh_id, now_ms),
+                )
             )
-            if answer is not None:
-                await answer
         except RequestError as e:
             self._warnings.log(
                 logging.INFO, "transactional id %s is aborted later: %s", printable(transactional_id), e
@@ -150,14 +151,14 @@ class TransactionCoordinators(TopicCoordinator["TransactionShard"]):
 
     async def complete(self, transaction: PreparedTransaction) -> None:
         """Write that all markers of a transaction are written. Raises `RequestError`."""
-        answer = self.write(
-            transaction.transactional_id,
-            lambda shard, _, now_ms: shard.markers_written(
-                transaction.transactional_id, transaction.producer_id, transaction.producer_epoch, now_ms
-            ),
+        await settled(
+            self.write(
+                transaction.transactional_id,
+                lambda shard, _, now_ms: shard.markers_written(
+                    transaction.transactional_id, transaction.producer_id, transaction.producer_epoch, now_ms
+                ),
+            )
         )
-        if answer is not None:
-            await answer
 
     # -- partitions of transactions
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from kio.schema.errors import ErrorCode
 
 from service.client import node_channel, node_security
+from service.coordinator.answers import settled
 from service.serving import (
     broker_channels,
     listener_logins,
@@ -62,12 +63,7 @@ async def ask_own(coordinators: TransactionCoordinators, question: TransactionQu
     )
     if mode is not Mode.ADD:
         return coordinators.read(transactional_id, lambda shard, _: shard.verify_partitions(asked))
-    answer = coordinators.write(
-        transactional_id, lambda shard, _, now_ms: shard.add_partitions(asked, now_ms)
+    await settled(
+        coordinators.write(transactional_id, lambda shard, _, now_ms: shard.add_partitions(asked, now_ms))
     )
-    if answer is not None:
-        try:
-            await answer
-        finally:
-            del answer  # breaks a cycle: an error's frames have what was awaited
     return dict.fromkeys(question.partitions, ErrorCode.none)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
+from service.coordinator.answers import settled
 from service.coordinator.shard import CoordinatorResult
 from service.serving.ports import CoordinatedTransactions
 from service.serving.request_host import Broker
@@ -38,12 +39,14 @@ async def decided(
     """
     coordinator = coordinator_of(broker)
     try:
-        answer = coordinator.write(transactional_id, lambda shard, _, now_ms: decide(shard, None, now_ms))
-        return await answer if isinstance(answer, Awaitable) else answer
+        return await settled(
+            coordinator.write(transactional_id, lambda shard, _, now_ms: decide(shard, None, now_ms))
+        )
     except ProducerIdNeeded:
         fresh_id = await broker.producer_ids.next()
-    answer = coordinator.write(transactional_id, lambda shard, _, now_ms: decide(shard, fresh_id, now_ms))
-    return await answer if isinstance(answer, Awaitable) else answer
+    return await settled(
+        coordinator.write(transactional_id, lambda shard, _, now_ms: decide(shard, fresh_id, now_ms))
+    )
 
 
 def max_timeout_ms(settings: Mapping[str, Any]) -> int:

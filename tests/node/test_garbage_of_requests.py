@@ -6,11 +6,8 @@ have had to free.
 
 from __future__ import annotations
 
-import gc
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import confluent_kafka
 import pytest
@@ -19,6 +16,7 @@ from kio.schema.errors import ErrorCode
 from service.wire.api import ApiKey
 from tests.node.conftest import NodeThread
 from tests.support.clients import Admin
+from tests.support.garbage import without_collector
 from tests.support.processes import wait_until
 from tests.support.wire import RawConnection, schema
 
@@ -44,35 +42,14 @@ def address(node: NodeThread) -> str:
     return f"{node.host}:{node.port}"
 
 
-def left_by(repeat: Callable[[], None]) -> Counter[str]:
-    """What of the node's objects, and of frames of its functions, only the collector frees after `TIMES`
-    calls."""
+def check(repeat: Callable[[], None]) -> None:
     for _ in range(3):
         repeat()
     time.sleep(0.3)  # what is under way after an answer ends
-    gc.collect()
-    gc.disable()
-    gc.set_debug(gc.DEBUG_SAVEALL)
-    try:
+    with without_collector() as left:
         for _ in range(TIMES):
             repeat()
         time.sleep(0.3)
-        gc.collect()
-        return Counter(name for one in gc.garbage if (name := _name_of(one)).startswith("service."))
-    finally:
-        gc.set_debug(0)
-        gc.garbage.clear()
-        gc.enable()
-
-
-def _name_of(one: Any) -> str:
-    if type(one).__name__ == "frame":
-        return f"{one.f_globals.get('__name__')}.{one.f_code.co_qualname}"
-    return f"{type(one).__module__}.{type(one).__qualname__}"
-
-
-def check(repeat: Callable[[], None]) -> None:
-    left = left_by(repeat)
     most = {name: count for name, count in left.items() if count >= TIMES / 2}
     assert not most, f"of {TIMES} requests: {left}"
 

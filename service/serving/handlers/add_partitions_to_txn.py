@@ -105,7 +105,7 @@ async def _added(answer: Awaitable[None], api_version: int) -> Errors:
     except RequestError as e:
         return error_for(e.code, api_version, _FENCED_SINCE)
     finally:
-        del answer  # breaks a cycle: an error's frames have what was awaited
+        del answer  # see `coordinator.answers`
     return ErrorCode.none
 
 

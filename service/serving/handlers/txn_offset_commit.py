@@ -16,6 +16,7 @@ from kio.schema.txn_offset_commit.v5.response import (
 from service.base.errors import RequestError, StorageError
 from service.base.slices import Slice, next_turn
 from service.base.steps import Steps
+from service.coordinator.answers import settled
 from service.coordinator.errors import client_error
 from service.coordinator.shard import Producer
 from service.groups.offset_pieces import add_topics, pieces
@@ -120,11 +121,12 @@ async def _verified(broker: Broker, context: RequestContext, request: TxnOffsetC
 
 
 async def _commit(broker: Broker, request: GroupCommitRequest, producer: Producer) -> GroupCommitResponse:
-    answer = broker.groups.write(
-        request.group_id,
-        lambda shard, _, now_ms: shard.commit_offsets_of_transaction(request, producer, now_ms),
+    return await settled(
+        broker.groups.write(
+            request.group_id,
+            lambda shard, _, now_ms: shard.commit_offsets_of_transaction(request, producer, now_ms),
+        )
     )
-    return answer if isinstance(answer, GroupCommitResponse) else await answer
 
 
 def _response(topics: Iterable[CommittedTopic], version: int) -> Steps[TxnOffsetCommitResponse]:
