@@ -4,8 +4,9 @@ A consumer commits the same partitions again and again: its requests differ in 1
 offset and leader epoch. `is_same` compares a request with the last one around these *holes*; `fill_batch`
 copies them into the batch that the last one was written as, and `fill_rows` from there into the state.
 
-`groups/commit_plans` has the plan: *marks* of three positions a record, each in two bytes: of its hole in the
-request's body, and of offset and commit time in the batch. Like `kernel`, compiled or not.
+`groups/commit_plans` has the plan: *marks* of three positions a record, each in two bytes: of its hole,
+counted from behind the request's correlation id, and of offset and commit time in the batch. Like `kernel`,
+compiled or not.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ MARK_BYTES: Final = 6
 HOLE_BYTES: Final = 12
 """Offset and leader epoch."""
 MOST_BYTES: Final = 0xFFFF
-"""Longest body and longest batch of a plan."""
+"""Longest request and longest batch of a plan."""
 ROW_HEAD_BYTES: Final = 36
 """Bytes of a row before the topic's id and the metadata."""
 
@@ -100,7 +101,7 @@ def find_marks(
     at: cython.Py_ssize_t,
 ) -> bytes | None:
     """Return the marks of ``count`` rows of one topic, as `commit_kernel.read_commit` has found them in the
-    body at ``position``, and whose first record, number ``first`` of the batch, begins at ``at``.
+    request from ``position`` on, and whose first record, number ``first`` of the batch, begins at ``at``.
 
     None if a position takes more than two bytes, or if a request has sizes in more bytes than they need.
     """
@@ -176,8 +177,8 @@ def _is_same(
 def is_same(
     buf: cython.const[cython.uchar][::1], position: cython.Py_ssize_t, last: bytes, marks: bytes
 ) -> bool:
-    """Return whether the request whose body begins at ``position`` is ``last`` but for its holes. The holes
-    of ``marks`` are in ``last``, in their order."""
+    """Return whether the request from ``position`` on is ``last`` but for its holes. Those of ``marks`` are
+    in ``last``, in their order."""
     size: cython.Py_ssize_t = len(last)
     end: cython.Py_ssize_t = len(marks)
     if position < 0 or len(buf) - position != size or size == 0:

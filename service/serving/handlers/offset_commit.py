@@ -78,7 +78,10 @@ def commit_by_plan(
     response; None, with nothing done, if it has to be parsed."""
     groups = broker.groups
     group = groups.runtime.active(plan.partition)
-    if group is None or not plan.takes(frame, groups.topics.token, group.shard.offsets):
+    if group is None:
+        plan.is_like = False
+        return None
+    if not plan.takes(frame, groups.topics.token, group.shard.offsets):
         return None
     try:
         return _commit_by(plan, group, broker, context, frame)
