@@ -18,6 +18,9 @@ MUCH_BYTES: Final = 16 << 20
 MANY_BLOCKS: Final = 50_000
 """Decrease of Python's memory blocks since the last trim after which another one is tried."""
 CHECKS_BETWEEN: Final = 3
+BUSY_CHECKS: Final = 30
+"""Checks in a row that find long requests, after which no end of them is awaited: under a load that never
+pauses the free memory between used blocks would only grow."""
 
 
 class MemoryTrimmer:
@@ -45,6 +48,8 @@ class MemoryTrimmer:
         self._used = self._used_then = 0
         """bytes of the heap in use when last asked, and at the last trim"""
         self._was_busy = 0
+        self._busy_checks = 0
+        """checks in a row that have found long requests, since the last trim"""
         self._least = self._floor = 1 << 62
         """lowest resident memory since the last trim, and since the start"""
         self._left = 0
@@ -60,7 +65,7 @@ class MemoryTrimmer:
             self.check()
 
     def check(self) -> None:
-        """Trim the heap if the process has grown and answers no long request now.
+        """Trim the heap if the process has grown and answers no long request now, or has for `BUSY_CHECKS`.
 
         A trim in the middle of a burst finds nearly all memory in use. So another one runs when long requests
         were answered since, or much memory was freed.
@@ -72,21 +77,23 @@ class MemoryTrimmer:
             if self._rest == CHECKS_BETWEEN - 1:
                 self._least = self._left = now  # the memory that a trim leaves was in use
         self._least, self._floor = min(self._least, now), min(self._floor, now)
-        if self._rest or self._was_busy != was_busy:
+        is_busy = self._was_busy != was_busy
+        self._busy_checks = self._busy_checks + 1 if is_busy else 0
+        if self._rest or 0 < self._busy_checks < BUSY_CHECKS:
             return
         busy_then, blocks_then = self._tried
         blocks = self._blocks()
-        is_over = (
+        is_over = not is_busy and (
             self._was_busy != busy_then
             or blocks < blocks_then - MANY_BLOCKS
             or now < self._left - MUCH_BYTES  # large buffers are few blocks
             or self._used < self._used_then - MUCH_BYTES  # the heap keeps what was freed
         )
         if now - (self._floor if is_over else self._least) > MUCH_BYTES:
-            self._rest = CHECKS_BETWEEN
+            self._rest, self._busy_checks = CHECKS_BETWEEN, 0
             self._tried = self._was_busy, blocks
             self._threads.submit(self._ask_and_trim)
-        elif now - self._floor > MUCH_BYTES:
+        elif not is_busy and now - self._floor > MUCH_BYTES:
             self._threads.submit(self._ask)
 
     def _ask(self) -> None:

@@ -143,3 +143,24 @@ def test_a_trim_that_leaves_much_is_not_repeated_for_the_same_buffers() -> None:
     for _ in range(60):
         process.memory.check()
     assert process.trims == 2
+
+
+def test_memory_is_trimmed_under_a_load_that_never_pauses() -> None:
+    """Each second has a long request, which leaves half a megabyte between pieces in use."""
+    process = Process()
+    process.memory.check()
+    most = 0
+    for _ in range(600):
+        process.held, process.free = process.held + MIB // 2, process.free + MIB // 2
+        process.slices += 1
+        process.memory.check()
+        most = max(most, process.held)
+    assert most < 60 * MIB + 40 * MIB
+    assert process.trims <= 600 // 30
+    process.free, process.used = 0, 240 * MIB  # what it has now is in use
+    process.held += 200 * MIB
+    trims = process.trims
+    for _ in range(600):
+        process.slices += 1
+        process.memory.check()
+    assert process.trims <= trims + 1
