@@ -47,10 +47,10 @@ class AckQueue:
         return waiter
 
     def give_up(self, waiter: Waiter) -> bool:
-        """Mark `waiter` as over; returns False if it is over already."""
+        """Mark `waiter` as over, and forget its key; returns False if it is over already."""
         if waiter.is_over:
             return False
-        waiter.is_over = True
+        waiter.is_over, waiter.key = True, None  # the queue keeps it, but not its request
         self._over += 1
         if self._over >= _SWEEP_AT and 2 * self._over > len(self._heap):
             self._heap = [one for one in self._heap if not one[2].is_over]

@@ -103,7 +103,6 @@ class DelayedProduce(Operation):
         """End the wait with REQUEST_TIMED_OUT for batches that are not committed."""
         for wait in self._waiting:
             wait.leading.give_up(wait.waiter)
-            wait.waiter = _OVER
             self._refused[wait.topic, wait.partition] = ErrorCode.request_timed_out
         self._waiting.clear()
         if self._gate is None:

@@ -285,34 +285,33 @@ def test_any_number_of_waiters_is_told_once_and_in_order() -> None:
         assert [one.key for one in queue.dismiss()] == [number for _, number in sorted(waiting)]
 
 
+def test_waiters_that_gave_up_leave_the_queue_when_they_are_64_and_the_majority() -> None:
+    queue = AckQueue()
+    waiters = [queue.wait(number, 10) for number in range(128)]
+    for waiter in waiters[:64]:
+        assert queue.give_up(waiter)
+    assert len(queue._heap) == 128, "half of them are not the greater part"
+    assert queue.give_up(waiters[64])
+    assert len(queue) == len(queue._heap) == 63
+    few = AckQueue()
+    waiters = [few.wait(number, 10) for number in range(64)]
+    while len(waiters) > 1:
+        few.give_up(waiters.pop())
+    assert len(few._heap) == 64, "63 are not many"
+    few.give_up(waiters.pop())
+    assert not few._heap
+
+
 class Key:
     """Object held by a request, to see when it is freed."""
 
 
-def test_waiters_that_gave_up_are_freed_when_they_are_64_and_the_majority() -> None:
-    queue = AckQueue()
-    keys = [Key() for _ in range(128)]
-    held = [weakref.ref(key) for key in keys]
-    waiters = [queue.wait(key, 10) for key in keys]
-    del keys
-    for waiter in waiters[:64]:
-        assert queue.give_up(waiter)
-    del waiters[:64], waiter
-    assert sum(one() is not None for one in held) == 128, "half of them are not the greater part"
-    assert queue.give_up(waiters.pop())
-    assert sum(one() is not None for one in held) == 63
-    assert len(queue) == 63
-    few = AckQueue()
-    keys = [Key() for _ in range(64)]
-    held = [weakref.ref(key) for key in keys]
-    waiters = [few.wait(key, 10) for key in keys]
-    del keys
-    while len(waiters) > 1:
-        few.give_up(waiters.pop())
-    assert sum(one() is not None for one in held) == 64, "63 are not many"
-    few.give_up(waiters.pop())
-    assert sum(one() is not None for one in held) == 0
-    assert len(few) == 0
+def test_the_request_of_a_waiter_that_gives_up_is_freed_at_once() -> None:
+    queue, key = AckQueue(), Key()
+    held, waiter = weakref.ref(key), queue.wait(key, 10)
+    del key
+    assert queue.give_up(waiter)
+    assert held() is None
 
 
 def test_waiters_that_gave_up_do_not_accumulate() -> None:
