@@ -24,11 +24,13 @@ class VersionsLeft(NamedTuple):
 
 
 class Remains(NamedTuple):
-    """Leftovers of an order: the number of objects, some of their keys, and old versions."""
+    """Leftovers of an order: the number of objects, some of their keys, and old versions. `newest_tail`: the
+    greatest number of a cut that a tail among them was saved for, 0 without one."""
 
     objects: int
     named: tuple[str, ...]
     versions: VersionsLeft
+    newest_tail: int = 0
 
     @property
     def is_nothing(self) -> bool:

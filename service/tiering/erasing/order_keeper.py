@@ -183,8 +183,18 @@ class OrderKeeper:
         return tuple(ref for ref in cuts if ref.cut >= first)
 
     def wants_cut(self) -> bool:
-        """Return whether an order waits for a newer cut, or for one with other tails."""
-        return any(one.over is not None and one.accepted is None for one in self._known.values())
+        """Return whether an order waits for a newer cut, or for one with other tails.
+
+        Only tails of cuts before the newest one are deleted. Where nothing changes there would be no other
+        cut; and after a restore, cuts have numbers again that those of the past had which was given up, so
+        several may have to come.
+        """
+        newest = self._kept[-1].cut if self._kept else 1
+        return any(
+            (one.over is not None and one.accepted is None)
+            or (one.remains is not None and one.remains.newest_tail >= newest)
+            for one in self._known.values()
+        )
 
     # -- rounds
 

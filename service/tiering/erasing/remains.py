@@ -58,6 +58,7 @@ class _Dropped:
         self._until_ms = done_ms + _SKEW_MS
 
     def is_dead(self, key: str, modified_ms: int) -> bool:
+        """Return whether the order dropped the object, which was written at `modified_ms`."""
         if modified_ms > self._until_ms:
             return False
         parsed = parse_key(key)
@@ -98,7 +99,7 @@ def what_remains(
     live = frozenset(_live(chains, entries, progress))
     dropped = _Dropped(ends, live, tails, done_ms)
     prefixes = [*map(topic_prefix, ends), TAIL_PREFIX]
-    count = 0
+    count = newest_tail = 0
     named: list[str] = []
     for prefix in prefixes:
         for info in store.list(prefix):
@@ -106,13 +107,15 @@ def what_remains(
             if dropped.is_dead(info.key, info.last_modified_ms):
                 count += 1
                 named += [info.key] if len(named) < _MOST_NAMED else []
+                if isinstance(parsed := parse_key(info.key), TailKey):
+                    newest_tail = max(newest_tail, parsed.cut)
     left = VersionsLeft()
     if versions is not None and not count:
         try:
             left = versions(prefixes, dropped.is_dead, progress)
         except (StoreRefused, StoreUnavailable) as e:
             left = VersionsLeft(unknown=str(e))
-    return Remains(count, tuple(named), left)
+    return Remains(count, tuple(named), left, newest_tail)
 
 
 def _live(

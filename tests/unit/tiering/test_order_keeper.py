@@ -16,7 +16,7 @@ from service.base.errors import RequestError, StorageError
 from service.remote.catalog import IN_BUCKET, CatalogEntry, ErasedPlace, Erasure
 from service.remote.format.cut_codec import MAX_ERASURES
 from service.remote.format.erase_codec import ErasedTopic, ErasureOrder
-from service.remote.format.keys import ERASE_PREFIX, TAIL_PREFIX, SegmentKey, segment_key
+from service.remote.format.keys import ERASE_PREFIX, TAIL_PREFIX, SegmentKey, TailKey, segment_key, tail_key
 from service.remote.reading.erasure_orders import open_order
 from service.tiering.erasing import order_keeper
 from service.tiering.erasing.order_keeper import OrderKeeper
@@ -336,6 +336,30 @@ def test_an_object_that_was_dropped_and_is_still_there_keeps_the_order(world: Cu
     sweep_twice(world)
     gone(world)
     assert world.catalog.orders == {}
+
+
+def test_tails_of_cuts_that_were_given_up_are_passed_where_nothing_changes(world: CutWorld) -> None:
+    """After a restore from an earlier cut, cuts have the numbers again of those that were given up."""
+    erased_everywhere(world)
+    sweep_twice(world)
+    cuts = world.cuts_there()
+    assert cuts is not None
+    given_up = [tail_key(TailKey(cuts.newest.cut + more, 0, 1, UUID(int=more + 1))) for more in (0, 2)]
+    for key in given_up:
+        world.bucket.put(key, b"records")
+    world.catalog.orders[ORDER] = world.catalog.orders[ORDER]._replace(done_ms=world.clock.now_ms())
+    gone(world)
+    assert ORDER in world.catalog.orders
+    assert given_up[0] in standing(world).why
+    for _ in range(4):
+        world.round()
+    passed = world.cuts_there()
+    assert passed is not None
+    assert passed.newest.cut == cuts.newest.cut + 3, "no more cuts than it takes"
+    sweep_twice(world)
+    gone(world)
+    assert world.catalog.orders == {}
+    assert not set(given_up) & set(world.keys(TAIL_PREFIX))
 
 
 def test_the_partitions_of_an_order_are_looked_up_in_slices(
