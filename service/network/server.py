@@ -179,7 +179,8 @@ class Server:
         runs: RunHandler | None = None,
     ) -> None:
         """Set the handler, before `start`; where clients log in, what answers their ApiVersions before; what
-        is called when a connection has ended; what handles runs of small requests."""
+        is called when a connection has ended; what answers requests from received
+        bytes."""
         assert self._shared is not None
         self._shared.handler, self._shared.describe, self._shared.runs = handler, describe, runs
         if on_gone is not None:

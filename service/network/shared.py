@@ -50,7 +50,7 @@ class Shared:
     on_gone: Gone | None = None
     ahead: SendfilePrefetcher | None = None
     runs: RunHandler | None = None
-    """takes several small requests at once"""
+    """answers requests from the bytes that have arrived"""
     arrivals: ConnectionQuotas | None = None
     """limits on new connections"""
     rest: Callable[[float], None] | None = None

@@ -85,7 +85,8 @@ class BrokerListeners:
         runs: RunHandler | None,
     ) -> None:
         """Set the handler of requests, what answers ApiVersions before a login, where the current settings
-        are, what is called when a connection has ended, and what handles runs of small requests."""
+        are, what is called when a connection has ended, and what answers requests from
+        received bytes."""
         assert self.arrivals is not None
         self.arrivals.config = lambda: config().quotas
         for server in self.servers:

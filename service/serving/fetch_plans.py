@@ -31,7 +31,6 @@ MOST_BYTES: Final = 512
 """Longest request of a plan."""
 MOST_SKIPPED: Final = 1000
 """Most requests of a connection of which none is looked at for a plan."""
-_READ_COMMITTED: Final = 1
 _OFTEN: Final = 4
 """A plan that was taken as often was worth to make: another may follow at once."""
 _CORRELATION_AT: Final = 4
@@ -77,7 +76,7 @@ def ordinary(version: int, fetch: FetchRequestView) -> OrdinaryFetch | None:
         wanted,
         fetch.min_bytes,
         fetch.max_bytes,
-        fetch.isolation_level == _READ_COMMITTED,
+        fetch.reads_committed,
         head,
     )
 

@@ -47,7 +47,6 @@ FIRST_VERSION_WITH_RACKS: Final = 11
 FIRST_VERSION_WITH_LEADERS: Final = 16
 """A response to a fetch of the wrong broker, or with an old epoch, names the leader (KIP-951)."""
 _NOT_LEADER: Final = frozenset({ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch})
-_READ_COMMITTED: Final = 1
 _READ: Final = AclOperation.READ
 _TOPIC: Final = AclResourceType.TOPIC
 INLINE_BYTES: Final = PIECE_BYTES
@@ -64,11 +63,6 @@ _UNKNOWN: Final = frozenset(
     }
 )
 """Errors that are no reason to respond before other partitions have records, as in Kafka."""
-
-
-def reads_committed(fetch: FetchRequestView) -> bool:
-    """Return whether a consumer fetches committed transactions only (Kafka `FetchIsolation`)."""
-    return fetch.isolation_level == _READ_COMMITTED and fetch.replica_id < 0
 
 
 class Seek(NamedTuple):
@@ -117,7 +111,7 @@ class FetchRead:
         self._version = context.api_version
         self._fetch = fetch
         self.is_replica = fetch.replica_id >= 0
-        self.is_committed = reads_committed(fetch)
+        self.is_committed = fetch.reads_committed
         self._session = session
         self._is_first = is_first
         self._started = started

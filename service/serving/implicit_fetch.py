@@ -27,13 +27,7 @@ from service.partition.fetch_sessions import (
 from service.partition.implicit_sessions import ImplicitPartition, ImplicitSession, RowOrder
 from service.serving.fetch_answers import down_converted
 from service.serving.fetch_operation import FIRST_VERSION_WITH_STORAGE_ERRORS, FetchOperation
-from service.serving.fetch_read import (
-    FIRST_VERSION_WITH_RACKS,
-    FetchRead,
-    InlineSmallSlices,
-    PendingReads,
-    reads_committed,
-)
+from service.serving.fetch_read import FIRST_VERSION_WITH_RACKS, FetchRead, InlineSmallSlices, PendingReads
 from service.serving.request_host import Broker
 from service.wire.api import RequestHeader
 from service.wire.fetch import EncodedResults, FetchPartitionResult, FetchRequestView, row_bytes
@@ -257,8 +251,9 @@ class ImplicitFetch(FetchOperation):
         """Return whether all partitions are to be read, as the client may see other parts of them than at the
         last look: at another isolation level, under other ACLs, or as one of them is gone or has failed."""
         broker, session = self._broker, self._session
-        if session.registry_version != broker.replicas.version or session.is_committed is not reads_committed(
-            self._fetch
+        if (
+            session.registry_version != broker.replicas.version
+            or session.is_committed is not self._fetch.reads_committed
         ):
             return True
         authorizer, under = broker.authorizer, session.looked_under
@@ -269,7 +264,7 @@ class ImplicitFetch(FetchOperation):
     def _mark_all(self) -> Steps[None]:
         session, authorizer = self._session, self._broker.authorizer
         session.registry_version = self._broker.replicas.version
-        session.is_committed = reads_committed(self._fetch)
+        session.is_committed = self._fetch.reads_committed
         session.looked_under = None
         if authorizer is not None:
             session.looked_under = self._context.session.principal, authorizer.version

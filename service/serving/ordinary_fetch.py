@@ -32,8 +32,10 @@ class _Found(NamedTuple):
 
 def respond(broker: Broker, context: RequestContext, fetch: FetchRequestView) -> Response | None:
     """Return the response to a consumer's fetch without a session; None if the plain path has to make it."""
+    if context.meter is not None or not broker.fetches_plainly:
+        return None
     asked = ordinary(context.api_version, fetch)
-    if asked is None or context.meter is not None:
+    if asked is None:
         return None
     parts = answer(broker, asked, [one.fetch_offset for one in asked.wanted], context.correlation_id)
     return None if parts is None else Response(parts, None, broker.note_send_failure)
@@ -43,9 +45,8 @@ def answer(
     broker: Broker, fetch: OrdinaryFetch, offsets: Sequence[int], correlation_id: int
 ) -> list[Part] | None:
     """Return the parts of the response to `fetch` from these offsets, one for each partition; None, with
-    nothing counted, if the plain path has to make it. The client has no quota."""
-    if broker.authorizer is not None or broker.replica_selector is not None or broker.reads_carefully:
-        return None
+    nothing counted, if the plain path has to make it. The client has no quota, and the broker
+    `fetches_plainly`."""
     room = min(fetch.most, broker.config.fetch_max_bytes)
     found: list[_Found] = []
     size = 0

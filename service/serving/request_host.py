@@ -307,6 +307,12 @@ class Broker:
         """
         return self.loop.time() < self._careful_until
 
+    @property
+    def fetches_plainly(self) -> bool:
+        """Return whether nothing stands between a consumer and the records here: neither ACLs nor another
+        replica to read from, and a disk that works."""
+        return self.authorizer is None and self.replica_selector is None and not self.reads_carefully
+
     def note_send_failure(self) -> None:
         """Note that a disk read has failed while a response was being sent."""
         self._careful_until = self.loop.time() + CAREFUL_S

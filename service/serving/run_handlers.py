@@ -26,6 +26,8 @@ _FRAME_SIZE: Final = struct.Struct(">i").unpack_from
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FETCH: Final = int(ApiKey.FETCH)
 _OFFSET_COMMIT: Final = int(ApiKey.OFFSET_COMMIT)
+_ALONE: Final = (_FETCH, _OFFSET_COMMIT)
+"""APIs of which one request is answered at a time."""
 
 CommitByPlan = Callable[[Broker, RequestContext, "CommitPlan", memoryview], bytes | None]
 
@@ -48,22 +50,24 @@ class RunHandlers:
         key = data[start + SIZE_BYTES + 1]
         if key == _PRODUCE:
             return self._produce(context, data, start, end)
+        if key not in _ALONE:
+            return None
+        begin = start + SIZE_BYTES
+        stop = begin + int.from_bytes(data[start:begin])
+        frame = data[begin:stop]
         if key == _OFFSET_COMMIT:
-            return self._commit(context, data, start)
-        return self._fetch(context, data, start) if key == _FETCH else None
+            return self._commit(context, frame, stop)
+        return self._fetch(context, frame, stop)
 
-    def _commit(self, context: RequestContext, data: memoryview, start: int) -> AnsweredRun | None:
+    def _commit(self, context: RequestContext, frame: memoryview, stop: int) -> AnsweredRun | None:
         """Commit a request that is like the last commit of its connection (`groups/commit_plans`)."""
         broker = self._broker
         plans = broker.groups.plans
         plan = None if plans is None else plans.find(context.connection_id)
         if plan is None or broker.quotas.active:
             return None
-        begin = start + SIZE_BYTES
-        stop = begin + int.from_bytes(data[start:begin])
-        frame = data[begin:stop]
         context.api_key, context.api_version = _OFFSET_COMMIT, plan.plain.version
-        context.client_id, context.correlation_id = plan.client_id, int.from_bytes(frame[4:8], signed=True)
+        context.client_id, context.correlation_id = plan.client_id, _correlation_id(frame)
         if self._commit_by_plan is None:
             from service.serving.handlers.offset_commit import commit_by_plan
 
@@ -72,15 +76,13 @@ class RunHandlers:
         plan.is_tried = response is None
         return None if response is None else AnsweredRun(1, stop, (response,), len(response))
 
-    def _fetch(self, context: RequestContext, data: memoryview, start: int) -> AnsweredRun | None:
+    def _fetch(self, context: RequestContext, frame: memoryview, stop: int) -> AnsweredRun | None:
         """Answer a fetch that is like the last one of its connection (`fetch_plans`), if records are at
         hand."""
         broker = self._broker
-        if broker.quotas.active:
+        if broker.quotas.active or not broker.fetches_plainly:
             return None
-        begin = start + SIZE_BYTES
-        stop = begin + int.from_bytes(data[start:begin])
-        frame, plans = data[begin:stop], broker.fetch_plans
+        plans = broker.fetch_plans
         plan = plans.find(context.connection_id)
         offset = None if plan is None else plan.offset_in(frame)
         if plan is None or offset is None:
@@ -88,7 +90,7 @@ class RunHandlers:
             offset = None if plan is None else plan.offset_in(frame)
             if plan is None or offset is None:
                 return None
-        correlation_id = int.from_bytes(frame[4:8], signed=True)
+        correlation_id = _correlation_id(frame)
         parts = answer(broker, plan.asked, (offset,), correlation_id)
         plan.is_tried = parts is None
         if parts is None:
@@ -97,3 +99,7 @@ class RunHandlers:
         context.client_id, context.correlation_id = plan.asked.client_id, correlation_id
         size = SIZE_BYTES + _FRAME_SIZE(parts[0])[0]  # type: ignore[arg-type]  # the first one is memory
         return AnsweredRun(1, stop, parts, size, broker.note_send_failure)
+
+
+def _correlation_id(frame: memoryview) -> int:
+    return int.from_bytes(frame[4:8], signed=True)

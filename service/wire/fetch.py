@@ -33,6 +33,7 @@ from service.wire.produce import NodeEndpoint, TopicKey, write_endpoints_tag
 RESULTS_AT_A_TIME: Final = 100
 ABORTED_AT_A_TIME: Final = 10_000
 _NO_HIGH_WATERMARK = 2**63 - 1
+_READ_COMMITTED: Final = 1
 
 
 class Sized(Protocol):
@@ -78,6 +79,11 @@ class FetchRequestView(NamedTuple):
     forgotten: list[ForgottenTopic]
     rack_id: str
     cluster_id: str | None
+
+    @property
+    def reads_committed(self) -> bool:
+        """Whether a consumer fetches committed transactions only (Kafka `FetchIsolation`)."""
+        return self.isolation_level == _READ_COMMITTED and self.replica_id < 0
 
 
 class FetchPartitionResult(NamedTuple):

@@ -46,7 +46,7 @@ from service.serving.fetch_answers import (
     refused_session,
 )
 from service.serving.fetch_operation import FIRST_VERSION_WITH_STORAGE_ERRORS, FetchOperation
-from service.serving.fetch_read import FetchRead, InlineSmallSlices, PendingReads, reads_committed
+from service.serving.fetch_read import FetchRead, InlineSmallSlices, PendingReads
 from service.serving.implicit_fetch import ImplicitFetch, RecalledFetch
 from service.serving.ordinary_fetch import respond
 from service.serving.request_host import Broker
@@ -231,7 +231,7 @@ class _IncrementalFetch(FetchOperation):
         authorizer = self._broker.authorizer
         if self._replica is not None:
             return False
-        if self._session.is_committed is not reads_committed(self._fetch):
+        if self._session.is_committed is not self._fetch.reads_committed:
             return True
         if authorizer is None:
             return False
@@ -247,7 +247,7 @@ class _IncrementalFetch(FetchOperation):
                 yield
             if session.partitions.get((one.topic, one.asked.partition)) is one:
                 session.dirty[one] = None
-        session.looked_under, session.is_committed = under, reads_committed(self._fetch)
+        session.looked_under, session.is_committed = under, self._fetch.reads_committed
 
     def _has_known_partition(self) -> bool:
         return len(self._session.partitions) > self._pass.unknown
