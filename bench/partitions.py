@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Protocol
 
 from bench.figures import FIRN, KAFKA, Figures, add_json_option, write_asked
 from bench.measures import Measured
-from bench.peers import Cpu, KafkaPeer, check_kafka, rss_mb
+from bench.peers import Cpu, KafkaPeer, PeerEnded, check_kafka, rss_mb
 from bench.wide_topics import WideTopics
 from tests.support.processes import Node, wait_until
 
@@ -75,6 +75,8 @@ def main() -> int:
                 kafka = KafkaPeer(Path(name) / "kafka")
                 try:
                     figures.tell(KAFKA, measure(kafka, topics, plan))
+                except PeerEnded:  # as with 10,000 partitions in a gigabyte of heap
+                    print(f"{KAFKA} has ended by itself with {count:,} partitions", file=sys.stderr)
                 finally:
                     kafka.stop()
     write_asked(arguments, figures)

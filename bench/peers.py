@@ -122,11 +122,16 @@ def by_turns(peers: Sequence[Peer], rounds: int) -> Iterator[Peer]:
         yield from peers[:: 1 if number % 2 == 0 else -1]
 
 
+class PeerEnded(Exception):
+    """A measured process has ended by itself."""
+
+
 def rss_mb(pid: int) -> float:
+    """Return the resident memory of a process. Raises `PeerEnded`."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1000
-    raise AssertionError("no VmRSS")
+    raise PeerEnded(f"process {pid} has no memory")
 
 
 class Cpu:

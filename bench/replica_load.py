@@ -18,6 +18,11 @@ from tests.support.batches import batch
 from tests.support.wire import leader_of, produce_request
 
 RECORD_BYTES = 1000
+_NOT_LEADER = 6
+
+
+class LeaderMoved(Exception):
+    """A partition got another leader meanwhile. The connections here do not follow it."""
 
 
 class Felt(NamedTuple):
@@ -56,6 +61,8 @@ class _Lane(Lane):
         """Yield the due time of each request that is answered by now."""
         for due, frame in self.answers():
             (error,) = struct.unpack_from(">h", frame, self._error_at)
+            if error == _NOT_LEADER:
+                raise LeaderMoved(self._where)
             if error:
                 raise AssertionError(f"{self._where}: error {error}")
             yield due

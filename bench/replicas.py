@@ -34,7 +34,7 @@ from bench.figures import SIDES, Figures, add_json_option, write_asked
 from bench.measures import Measured
 from bench.parts import parts_of
 from bench.peers import Cpu, check_kafka, have_pages, rss_mb, stolen_s
-from bench.replica_load import RECORD_BYTES, Felt, Pace, pour
+from bench.replica_load import RECORD_BYTES, Felt, LeaderMoved, Pace, pour
 from bench.replica_wiped import wiped
 from service.cli.dev_nodes import agree_on_ports
 from tests.support.clients import Admin
@@ -99,22 +99,32 @@ def main() -> int:
     for part in parts:
         for _ in range(arguments.rounds):
             for program in programs[:1] if part == "wiped" else programs:
-                with tempfile.TemporaryDirectory(prefix="firn-replicas-") as name:
-                    if part == "wiped":
+                if part == "wiped":
+                    with tempfile.TemporaryDirectory(prefix="firn-replicas-") as name:
                         found = wiped(Path(name), arguments)
-                    else:
-                        found = _with_cluster(Path(name), program, known[part], arguments)
+                else:
+                    found = _with_cluster(program, known[part], arguments)
                 figures.tell(SIDES[program], found)
     write_asked(arguments, figures)
     return 0
 
 
 def _with_cluster(
-    folder: Path, program: Program, part: Part, arguments: argparse.Namespace
+    program: Program, part: Part, arguments: argparse.Namespace, tries: int = 3
 ) -> list[Measured]:
-    with _cluster(folder, program) as cluster:
+    """Measure a new cluster; another one, so many in all, where a leader moved meanwhile."""
+    with (
+        tempfile.TemporaryDirectory(prefix="firn-replicas-") as name,
+        _cluster(Path(name), program) as cluster,
+    ):
         cluster.start(seconds=120)
-        return part(cluster, arguments)
+        try:
+            return part(cluster, arguments)
+        except LeaderMoved as e:
+            if tries == 1:
+                raise
+            print(f"{SIDES[program]}: the leader of {e} has moved, once more", file=sys.stderr)
+    return _with_cluster(program, part, arguments, tries - 1)
 
 
 def _cluster(folder: Path, program: Program) -> Cluster:
