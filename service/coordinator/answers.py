@@ -1,4 +1,4 @@
-"""Errors on their way to who waits for an answer, without reference cycles.
+"""Errors on their way to who waits for an answer, without reference cycles. [P]
 
 An error has the frames that it was raised through, a frame its variables, and a failed future its error.
 Where a frame has the future as well, all of them, with the request's bytes, stay until the garbage collector

@@ -95,9 +95,7 @@ class ShardContext(Generic[S]):
         self._works: dict[Hashable, BackgroundWork] = {}
         self._commit_timer: ShardTimer | None = None
         self._flush_at: asyncio.TimerHandle | None = None
-        self._is_due = False
-        self._wants_turn = False
-        self._is_turning = False
+        self._is_due = self._wants_turn = self._is_turning = False
         self._alone_ms = -1
         self._failures = FailedAppends(name, env.metrics)
         self.is_closed = False

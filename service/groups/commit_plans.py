@@ -13,7 +13,6 @@ other partitions each time gets plans ever more seldom, and of new connections w
 from __future__ import annotations
 
 import struct
-from sys import getsizeof
 from typing import Final
 from weakref import ref
 
@@ -87,7 +86,7 @@ class CommitPlan:
         self._token = token
         self._offsets = ref(offsets)
         self._frame = _NOTHING
-        self.kept = _OWN + _POSITION * self.count + 2 * len(self._rest) + getsizeof(client_id)
+        self.kept = _OWN + _POSITION * self.count + 2 * len(self._rest) + 4 * len(client_id)
         """bytes that it keeps; those of the names of group and member are in the request"""
         self.kept += self.size + len(self._answer) + len(self._row) + sum(map(len, parts.tails))
         self.is_like = False

@@ -82,7 +82,7 @@ class FetchRequestView(NamedTuple):
 
     @property
     def reads_committed(self) -> bool:
-        """Whether a consumer fetches committed transactions only (Kafka `FetchIsolation`)."""
+        """Return whether a consumer fetches committed transactions only (Kafka `FetchIsolation`)."""
         return self.isolation_level == _READ_COMMITTED and self.replica_id < 0
 
 

@@ -1,4 +1,4 @@
-"""What only the garbage collector frees of what a node has done."""
+"""Garbage of a node: what only the collector frees of what was done."""
 
 from __future__ import annotations
 
