@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import resource
 import sys
 import tempfile
 import time
@@ -24,6 +25,9 @@ from tests.support.processes import Node, wait_until
 
 START_S: Final = 300.0
 SETTLE_S: Final = 3.0
+FILES_OF_A_NODE: Final = 10_000
+FILES_OF_A_PARTITION: Final = 2
+"""Open files by which a node takes so many partitions, with some to spare."""
 
 
 class _Side(Protocol):
@@ -63,6 +67,9 @@ def main() -> int:
     figures = Figures()
     plan = Plan(arguments.requests, arguments.idle_s, not arguments.without_kill)
     for count in arguments.partitions:
+        if not allow_open_files(count):
+            print(f"{count:,} partitions are left out: too few files may be open", file=sys.stderr)
+            continue
         topics = WideTopics(count, min(count, arguments.step))
         with tempfile.TemporaryDirectory(prefix="firn-partitions-") as name:
             node = Node(Path(name) / "firn").start()
@@ -81,6 +88,16 @@ def main() -> int:
                     kafka.stop()
     write_asked(arguments, figures)
     return 0
+
+
+def allow_open_files(partitions: int) -> bool:
+    """Raise the limit of open files, which nodes inherit, for so many partitions; return whether it is high
+    enough. Only root may raise the hard limit."""
+    wanted = FILES_OF_A_NODE + FILES_OF_A_PARTITION * partitions
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(wanted, most), max(wanted, most)))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[1] >= wanted
 
 
 def measure(node: _Side, topics: WideTopics, plan: Plan) -> Iterator[Measured]:
