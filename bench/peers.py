@@ -127,7 +127,7 @@ class PeerEnded(Exception):
 
 
 def rss_mb(pid: int) -> float:
-    """Return the resident memory of a process. Raises `PeerEnded`."""
+    """Return the resident memory of a process, in MB. Raises `PeerEnded`."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1000

@@ -413,7 +413,7 @@ class ShardContext(Generic[S]):
             self._unreplayed.revert_to(batch.base_offset)
             self.shard.journal.revert_to(batch.base_offset)
             self._fail_from(batch.base_offset, error)
-            raise RequestError(error.code, error.message or "") from e
+            raise RequestError(error.code, error.message or "") from e  # the other one is theirs (`refuse`)
         if base_offset != batch.base_offset:
             raise self._reload_from(batch.base_offset, base_offset)
         self._failures.has_failed = False

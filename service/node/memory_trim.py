@@ -65,7 +65,8 @@ class MemoryTrimmer:
             self.check()
 
     def check(self) -> None:
-        """Trim the heap if the process has grown and answers no long request now, or has for `BUSY_CHECKS`.
+        """Trim the heap if the process has grown and answers no long request now, or has answered some
+        between all of the last `BUSY_CHECKS`.
 
         A trim in the middle of a burst finds nearly all memory in use. So another one runs when long requests
         were answered since, or much memory was freed.

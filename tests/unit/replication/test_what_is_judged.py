@@ -300,6 +300,7 @@ def test_waiters_that_gave_up_leave_the_queue_when_they_are_64_and_the_majority(
     assert len(few._heap) == 64, "63 are not many"
     few.give_up(waiters.pop())
     assert not few._heap
+    assert len(few) == 0
 
 
 class Key:
