@@ -14,6 +14,8 @@ Between the first two the log is in the bucket only. The parts share `state`:
     runs         all segments as files, for tails
     swapping     replaces segments that were compacted
 
+They refer to the log weakly, so that a deleted one is freed at once.
+
 A replica is offline once its files are found damaged, or cannot be relied on: from then on every method
 raises `LogOffline`.
 """
@@ -30,6 +32,7 @@ from service.base.errors import CorruptionError, RequestError
 from service.base.files import make_directory
 from service.base.steps import at_once
 from service.base.types import NO_TIMESTAMP, TimestampedOffset, TopicIdPartition
+from service.base.weak import weakly
 from service.base.world import World
 from service.config.settings import LogConfig
 from service.hot.cleaning.swap import Swapping
@@ -69,18 +72,17 @@ class LocalLog:
         self._listeners: tuple[LogListener[LocalLog], ...] = (self.sealed,)
         self.durability = durability = Durability(state, latch)
         self.reader = reader = LogReader(state)
-        self.deletion_queue = queue = DeletionQueue(state, durability, reader, self._files_queued)
-        self.appender = appender = LogAppender(state, durability, queue, self._segment_sealed)
+        self.deletion_queue = queue = DeletionQueue(state, durability, reader, weakly(self._files_queued))
+        self.appender = appender = LogAppender(state, durability, queue, weakly(self._segment_sealed))
         self.append = appender.append
         self.append_markers = appender.append_markers
         self.high_watermark_moved = state.producers.high_watermark_moved
         self.has_open_transaction = state.producers.has_open_transaction
         self.begin_verification = state.producers.begin_verification
         self.swapping = swapping = Swapping(state, reader, queue)
-        self.deletion = SegmentDeletion(state, queue, swapping, appender.roll, self._start_moved)
-        self.truncation = LogTruncation(
-            state, durability, reader, appender, swapping, queue, self._start_moved
-        )
+        moved = weakly(self._start_moved)
+        self.deletion = SegmentDeletion(state, queue, swapping, appender.roll, moved)
+        self.truncation = LogTruncation(state, durability, reader, appender, swapping, queue, moved)
         self.timestamp_search = TimestampSearch(state)
         self.has_erased_records: Callable[[], bool] = lambda: False
         """whether its disk is from before an order of erasure that was carried out on it: consumers and tails

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from typing import Final, Protocol
+from weakref import proxy
 
 from kio.schema.errors import ErrorCode
 
@@ -60,7 +61,7 @@ class PartitionArchive:
     """Archived part of one partition."""
 
     def __init__(self, partition: ArchiveOwner) -> None:
-        self._partition = partition
+        self._partition: ArchiveOwner = proxy(partition)  # a strong one would be a cycle
         self._log = partition.unified.local
         self.published_offset = 0
         """end of what HEAD names: a leader's local bytes below it may be deleted"""

@@ -1,8 +1,8 @@
 """One replica: its log, its leadership, its high watermark; a key of the purgatory in which fetches wait.
 
 While this node leads and there are other replicas, `leading` decides what is committed. A leader without
-followers commits what it appends: its high watermark is the log's end. A follower has the high watermark that
-its leader sent. It is kept as a value of its own, as every reader needs it. Owned by the event loop.
+followers commits what it appends: its high watermark is the log's end. A follower has the one that its leader
+sent. Owned by the event loop.
 
 `archive` has what follows from the bucket: held appends, retention. There are three keys of the purgatory:
 the partition, for what consumers may see; `stable`, for what those may that read committed transactions only;
@@ -21,6 +21,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import InvariantError, RequestError, StorageError
 from service.base.purgatory import Purgatory
 from service.base.types import NO_LEADER_EPOCH, Buffer, TopicIdPartition
+from service.base.weak import weakly
 from service.config.settings import LogConfig
 from service.hot.log import LocalLog
 from service.hot.state import AppendInfo
@@ -108,7 +109,7 @@ class Partition:
         if high_watermark is not None:
             self.high_watermark = _within(high_watermark, self.unified)
         local.high_watermark_moved(self.high_watermark)  # which need not move again
-        local.on_start_moved = self.changed
+        local.on_start_moved = weakly(self.changed)
         self._mark_listener: Callable[[int], None] | None = None
         self._max_inflated_bytes = max_inflated_bytes
         self.rules = rules_of(local.config, max_inflated_bytes, str(tip))
@@ -241,8 +242,7 @@ class Partition:
         return self.start_offset if self.leading is None else self.leading.low_watermark()
 
     def _set_high_watermark(self, high_watermark: int) -> None:
-        """Set the high watermark: consumers see records below it, and followers get it with their next
-        response."""
+        """Set the high watermark: consumers see records below it, followers get it with the next response."""
         if high_watermark == self.high_watermark:
             return
         if self.marks is not None:

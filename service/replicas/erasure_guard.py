@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from uuid import UUID
 
 from service.hot.erased_orders import ErasedLine
-from service.hot.log import LocalLog
+from service.hot.state import LogState
 from service.metadata.image import Erased, MetadataImage
 from service.remote.catalog import IN_BUCKET, Erasure
 from service.remote.format.cut_codec import Place
@@ -60,21 +60,21 @@ class ErasureGuard:
         orders = self._orders(topic_id)
         return any(one.is_restored and not self._is_over(one, topic_id, partition) for one in orders)
 
-    def may_copy(self, topic_id: UUID, partition: int, log: LocalLog) -> bool:
+    def may_copy(self, topic_id: UUID, partition: int, log: LogState) -> bool:
         """Return whether segments of `log` may be copied: it has carried out what the bucket has."""
         orders = self._orders(topic_id)
         return all(
-            log.state.has_erased(one.id) or not self._is_over(one, topic_id, partition) for one in orders
+            log.has_erased(one.id) or not self._is_over(one, topic_id, partition) for one in orders
         )
 
-    def has_erased_records(self, topic_id: UUID, partition: int, log: LocalLog) -> bool:
+    def has_erased_records(self, topic_id: UUID, partition: int, log: LogState) -> bool:
         """Return whether `log` is from before an order that is done: this broker has noted that it carried it
         out, and the log does not know of it. A replica that was assigned since has no note: it began with
         what clean logs have."""
         orders = self._orders(topic_id)
         if not orders:
             return False
-        lines = log.state.erased.lines
+        lines = log.erased.lines
         if self._clean.get((topic_id, partition)) is lines:
             return False
         if any(not one.is_open and self._is_of_before(one, topic_id, partition, log) for one in orders):
@@ -83,10 +83,10 @@ class ErasureGuard:
             self._clean[topic_id, partition] = lines
         return False
 
-    def _is_of_before(self, order: Erasure, topic_id: UUID, partition: int, log: LocalLog) -> bool:
-        state, notes = log.state, self._image().erased.get(order.id)
+    def _is_of_before(self, order: Erasure, topic_id: UUID, partition: int, log: LogState) -> bool:
+        notes = self._image().erased.get(order.id)
         is_told = notes is not None and self._node_id in notes.get((topic_id, partition), ())
-        return is_told and not state.has_erased(order.id) and not state.erased.was_cut(order.id)
+        return is_told and not log.has_erased(order.id) and not log.erased.was_cut(order.id)
 
     def _is_over(self, order: Erasure, topic_id: UUID, partition: int) -> bool:
         """Return whether the order's bucket part is over in the partition."""

@@ -168,9 +168,9 @@ class ReplicaOpener:
         if self._reader is not None and not coming.is_new and is_archived:
             partition.archive.hold_appends(_HELD)
         partition.unified.hides_archive = partial(self.erasures.hides_archive, tip.topic_id, tip.partition)
-        local.sealed.may_copy = partial(self.erasures.may_copy, tip.topic_id, tip.partition, local)
+        local.sealed.may_copy = partial(self.erasures.may_copy, tip.topic_id, tip.partition, local.state)
         local.has_erased_records = partial(
-            self.erasures.has_erased_records, tip.topic_id, tip.partition, local
+            self.erasures.has_erased_records, tip.topic_id, tip.partition, local.state
         )
         partition.archive.loader = self.tails
         partition.archive.load_up_to(None if tail is None else tail.go_on)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from itertools import count
 
 import confluent_kafka
 import pytest
@@ -150,6 +151,22 @@ def test_refused_commits(node: NodeThread) -> None:
 
         wait_until("the coordinator to be loaded", lambda: code() is ErrorCode.group_id_not_found, 30)
         check(lambda: None if code() is ErrorCode.group_id_not_found else pytest.fail("another"))
+
+
+def test_deleted_topics(node: NodeThread) -> None:
+    admin = Admin(address(node))
+    producer = confluent_kafka.Producer({"bootstrap.servers": address(node), "linger.ms": 0})
+    names = (f"gone-{number}" for number in count())
+
+    def repeat() -> None:
+        topic = next(names)
+        admin.create(topic, PARTITIONS)
+        producer.produce(topic, b"x", partition=0)
+        producer.flush(20)
+        admin.delete(topic)
+        wait_until("its partitions to be gone", lambda: not [*node.data.rglob(f"{topic}-?")], 20)
+
+    check(repeat)
 
 
 def test_connections(node: NodeThread) -> None:

@@ -38,7 +38,7 @@ class Guarded:
         self.image = image_of(*records, before=self.image)
 
     def is_of_before(self) -> bool:
-        return self.guard.has_erased_records(TOPIC, 0, self.log)
+        return self.guard.has_erased_records(TOPIC, 0, self.log.state)
 
     def carry_out(self, order_id: UUID, line: ErasedLine) -> None:
         assert self.log.state.erased.add(order_id, line, IDS, self.log.state.erased.cuts)
