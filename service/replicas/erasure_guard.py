@@ -63,9 +63,7 @@ class ErasureGuard:
     def may_copy(self, topic_id: UUID, partition: int, log: LogState) -> bool:
         """Return whether segments of `log` may be copied: it has carried out what the bucket has."""
         orders = self._orders(topic_id)
-        return all(
-            log.has_erased(one.id) or not self._is_over(one, topic_id, partition) for one in orders
-        )
+        return all(log.has_erased(one.id) or not self._is_over(one, topic_id, partition) for one in orders)
 
     def has_erased_records(self, topic_id: UUID, partition: int, log: LogState) -> bool:
         """Return whether `log` is from before an order that is done: this broker has noted that it carried it
