@@ -211,6 +211,11 @@ class AsyncConnection(asyncio.BufferedProtocol):
 
     # -- requests
 
+    @property
+    def is_ready(self) -> bool:
+        """Return whether a request can be sent now."""
+        return self.is_open and self.room.is_set() and self.writable.is_set()
+
     async def exchange(self, outgoing: bytes) -> bytes:
         """Send bytes of the session's set-up; return the frame that answers them. Raises the connection's
         end."""

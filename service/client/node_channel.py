@@ -129,6 +129,8 @@ class Channel:
         self._failures = 0
         self._not_before = self._loop.time()
         self._send_order = asyncio.Lock()
+        self._sending = 0
+        """calls that wait until they may be sent"""
         self._renewal_s = math.inf
         """time at which the login is to be renewed"""
         self._users = 0
@@ -159,12 +161,15 @@ class Channel:
         self._users += 1
         pending: PendingCall | None = None
         try:
-            async with asyncio.timeout_at(deadline):
-                pending = await self._send(api_key, version, message, deadline)
-                answer = await pending.answer
-                if isinstance(answer, UndecodedResponse):
+            pending = self._sent_at_once(api_key, version, message, deadline)
+            if pending is None:
+                async with asyncio.timeout_at(deadline):
+                    pending = await self._send(api_key, version, message, deadline)
+            answer = await pending.answer  # at the latest by the deadline
+            if isinstance(answer, UndecodedResponse):
+                async with asyncio.timeout_at(deadline):
                     return await self._decode_in_slices(pending, answer)
-                return answer
+            return answer
         except TimeoutError as e:
             late = TimeoutError(f"{self.name}: {e or f'nothing within {wait_ms} ms'}")
             raise (late if pending is not None else _not_sent(late)) from e
@@ -187,8 +192,32 @@ class Channel:
             self._users -= 1
             self._idle_since = self._loop.time()
 
+    def _sent_at_once(
+        self, api_key: int, version: int | None, message: Any, deadline: float
+    ) -> PendingCall | None:
+        """Send if nothing has to be waited for; None otherwise."""
+        connection = self._connection
+        if (
+            connection is None
+            or self._sending
+            or not connection.is_ready
+            or self._loop.time() >= self._renewal_s
+        ):
+            return None
+        chosen = connection.session.version(api_key, version)
+        return connection.send(api_key, chosen, message, deadline)
+
     async def _send(self, api_key: int, version: int | None, message: Any, deadline: float) -> PendingCall:
         """Send when there is room; calls go out in the order in which they came."""
+        self._sending += 1
+        try:
+            return await self._send_in_order(api_key, version, message, deadline)
+        finally:
+            self._sending -= 1
+
+    async def _send_in_order(
+        self, api_key: int, version: int | None, message: Any, deadline: float
+    ) -> PendingCall:
         while True:
             if self._connection is None:
                 await self._connected()

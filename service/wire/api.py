@@ -146,6 +146,7 @@ def _module(api: Api, version: int, kind: str) -> Any:
     return import_module(f"kio.schema.{api.key.name.lower()}.v{version}.{kind}")
 
 
+@cache
 def request_module(key: int) -> Any:
     """Return the module with the canonical request's dataclasses: kio's, unless the row names another.
 
@@ -155,6 +156,7 @@ def request_module(key: int) -> Any:
     return _canonical_module(APIS[key], APIS[key].max_version, "request")
 
 
+@cache
 def response_module(key: int) -> Any:
     """Return the module with the canonical response's dataclasses, for example
     ``response_module(ApiKey.METADATA).MetadataResponse``.
@@ -423,6 +425,8 @@ def _request_class(key: int, version: int) -> type[Any]:
 
 
 def _downgrade_request(api: Api, version: int, message: Any) -> Any:
+    if version == api.max_version and api.downgrade is None:
+        return message
     canonical = type(message)
     if api.downgrade is not None:
         message = api.downgrade(message, version)

@@ -150,7 +150,10 @@ _PARTITION_V12 = struct.Struct(">iiqiqi")
 _FLEXIBLE_HEAD = struct.Struct(">iiibiib")  # limits, session, one more than the number of topics
 _ORDINARY_ROW = struct.Struct(">iiqiqib")  # a partition and the number of its tagged fields
 _OFFSET_IN_ROW = 8
-_ORDINARY_END = b"\0\1\1\0"  # no tagged fields, no forgotten topics, no rack, no tagged fields
+_ORDINARY_END = b"\0\1\1"  # no tagged fields, no forgotten topics, no rack
+_NO_TAGS = b"\0"
+_REPLICA_TAG = b"\1\1\x0d"  # one tagged field, of 13 bytes
+_REPLICA_STATE = struct.Struct(">iqb")  # id, epoch, no tagged fields
 
 
 def parse_fetch(
@@ -176,9 +179,10 @@ def parse_fetch(
 def _parse_ordinary(
     version: int, frame: Buffer, position: int, most_elements: int
 ) -> FetchRequestView | None:
-    """Return the request if it has one topic, few partitions, no rack and no tagged fields, as most requests
-    of consumers without a session have; otherwise None. A third of the time of the fields one by one."""
-    replica_id = -1
+    """Return the request if it has one topic, few partitions, no rack and no tagged fields but those of a
+    replica, as most requests of followers and of consumers without a session have; otherwise None. A third
+    of the time of the fields one by one."""
+    replica_id = replica_epoch = -1
     if version <= 14:
         (replica_id,) = _I32.unpack_from(frame, position)
         position += 4
@@ -198,16 +202,23 @@ def _parse_ordinary(
         key, position = text_of(frame[position + 1 : end]), end
     count = frame[position] - 1
     rows, end = position + 1, position + 1 + count * _ORDINARY_ROW.size
-    if not 0 < count < min(most_elements, 0x7F) or frame[end : end + 4] != _ORDINARY_END:
+    if not 0 < count < min(most_elements, 0x7F) or frame[end : end + 3] != _ORDINARY_END:
         return None
+    if frame[end + 3 : end + 4] != _NO_TAGS:
+        if version < 15 or frame[end + 3 : end + 6] != _REPLICA_TAG:
+            return None
+        replica_id, replica_epoch, more = _REPLICA_STATE.unpack_from(frame, end + 6)
+        if more:
+            return None
     partitions = []
     for *fields, tags in _ORDINARY_ROW.iter_unpack(frame[rows:end]):
         if tags:
             return None
         partitions.append(FetchPartition(*fields))
     return FetchRequestView(
-        replica_id, -1, wait, least, most, isolation, session_id, epoch, [(key, partitions)], [], "", None
-    )
+        replica_id, replica_epoch, wait, least, most, isolation, session_id, epoch,
+        [(key, partitions)], [], "", None,
+    )  # fmt: skip
 
 
 def offset_position(version: int, frame: Buffer, position: int) -> int | None:
@@ -226,7 +237,7 @@ def offset_position(version: int, frame: Buffer, position: int) -> int | None:
         return None
     position += (4 if version <= 14 else 0) + _FLEXIBLE_HEAD.size
     position += 1 + (16 if version >= 13 else frame[position])
-    is_all = position + _ORDINARY_ROW.size + len(_ORDINARY_END) == len(frame)
+    is_all = position + _ORDINARY_ROW.size + len(_ORDINARY_END + _NO_TAGS) == len(frame)
     return position + _OFFSET_IN_ROW if is_all else None
 
 

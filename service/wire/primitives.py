@@ -264,16 +264,16 @@ class Cursor:
 
     def skip_tagged_fields(self) -> None:
         """Skip a tagged-field section, as Kafka does: its fields come from a newer peer."""
-        position = self.position
-        if position < self.end and self.data[position] == 0:
-            self.position = position + 1
-            return
         for _ in range(self.tagged_fields()):
             self.uvarint()
             self.take(self.uvarint())
 
     def tagged_fields(self) -> int:
         """Read the number of fields of a tagged-field section. Each counts as an array element."""
+        position = self.position
+        if position < self.end and self.data[position] == 0:  # as in most structs
+            self.position = position + 1
+            return 0
         count = self.uvarint()
         if count > MAX_TAGGED_FIELDS:
             _malformed(f"{count} tagged fields in one struct")

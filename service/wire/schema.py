@@ -20,7 +20,10 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from struct import Struct
 from typing import Any, Final, NamedTuple, cast
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 from kio.serial._introspect import (
@@ -34,6 +37,7 @@ from kio.serial._introspect import (
 
 from service.wire import primitives as p
 from service.wire.errors import MalformedMessage
+from service.wire.field_runs import FieldRun, FixedLayout
 from service.wire.primitives import Cursor, Encoded, Sink
 
 Decoder = Callable[[Cursor], Any]
@@ -47,29 +51,27 @@ _MS = timedelta(milliseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def _read_error_code(cursor: Cursor) -> int:
-    code = cursor.int16()
-    return ErrorCode(code) if code in _ERROR_CODES else code
+def millis(duration: timedelta | int) -> int:
+    """Return a canonical message's duration in milliseconds."""
+    return duration // _MS if isinstance(duration, timedelta) else duration
 
 
-_ERROR_CODES = frozenset(int(code) for code in ErrorCode)
+_ERROR_CODES = {int(code): code for code in ErrorCode}
 
 
-def _read_timedelta_i32(cursor: Cursor) -> timedelta:
-    return timedelta(milliseconds=cursor.int32())
+def _error_code(value: int) -> int:
+    return _ERROR_CODES.get(value, value)
 
 
-def _read_timedelta_i64(cursor: Cursor) -> timedelta:
-    """Read a duration; beyond ``timedelta``'s range of 2.7 million years it becomes the limit."""
-    value = cursor.int64()
+def _duration(value: int) -> timedelta:
+    """Convert milliseconds; beyond ``timedelta``'s range of 2.7 million years they become the limit."""
     try:
         return timedelta(milliseconds=value)
     except OverflowError:
         return timedelta.max if value > 0 else timedelta.min
 
 
-def _read_datetime(cursor: Cursor) -> datetime | None:
-    value = cursor.int64()
+def _time(value: int) -> datetime | None:
     if value == -1:
         return None
     try:
@@ -78,28 +80,23 @@ def _read_datetime(cursor: Cursor) -> datetime | None:
         raise MalformedMessage(f"timestamp {value} is out of range") from e
 
 
-def _write_timedelta_i32(out: bytearray, value: timedelta | int) -> None:
-    p.write_int32(out, millis(value))
-
-
-def _write_timedelta_i64(out: bytearray, value: timedelta | int) -> None:
-    p.write_int64(out, millis(value))
-
-
-def _write_datetime(out: bytearray, value: datetime | int | None) -> None:
+def _epoch_ms(value: datetime | int | None) -> int:
     if isinstance(value, datetime):
-        value = (value - _EPOCH) // _MS
-    p.write_int64(out, -1 if value is None else value)
+        return (value - _EPOCH) // _MS
+    return -1 if value is None else value
 
 
-def millis(duration: timedelta | int) -> int:
-    """Return a canonical message's duration in milliseconds."""
-    return duration // _MS if isinstance(duration, timedelta) else duration
+def _id(value: bytes) -> UUID | None:
+    return None if value == p.ZERO_UUID.bytes else p.uuid_from_bytes(value)
+
+
+def _id_bytes(value: UUID | None) -> bytes:
+    return (p.ZERO_UUID if value is None else value).bytes
 
 
 class _Type(NamedTuple):
     """One wire type: its reader, writer, fewest bytes, and Kafka's default if the schema names none. Types
-    that hold arrays have a reader and a writer in steps, too.
+    that hold arrays have a reader and a writer in steps, too; those of fixed size have a `layout`.
     """
 
     read: Decoder
@@ -108,26 +105,38 @@ class _Type(NamedTuple):
     default: object
     read_steps: ReadSteps | None = None
     write_steps: WriteSteps | None = None
+    layout: FixedLayout | None = None
 
 
-def _fixed(read: Decoder, write: Callable[..., None], size: int, default: object = 0) -> _Type:
-    return _Type(read, write, size, default)
+def _fixed(layout: FixedLayout, default: object = 0) -> _Type:
+    code, load, dump = layout
+    struct = Struct(">" + code)
+
+    def read(cursor: Cursor) -> Any:
+        (value,) = struct.unpack_from(cursor.data, cursor.position)
+        cursor.position += struct.size
+        return value if load is None else load(value)
+
+    def write(out: bytearray, value: Any) -> None:
+        out += struct.pack(value if dump is None else dump(value))
+
+    return _Type(read, write, struct.size, default, layout=layout)
 
 
 _FIXED = {
-    "int8": _fixed(Cursor.int8, p.write_int8, 1),
-    "int16": _fixed(Cursor.int16, p.write_int16, 2),
-    "uint16": _fixed(Cursor.uint16, p.write_uint16, 2),
-    "int32": _fixed(Cursor.int32, p.write_int32, 4),
-    "uint32": _fixed(Cursor.uint32, p.write_uint32, 4),
-    "int64": _fixed(Cursor.int64, p.write_int64, 8),
-    "float64": _fixed(Cursor.float64, p.write_float64, 8, 0.0),
-    "bool": _fixed(Cursor.boolean, p.write_boolean, 1, False),
-    "uuid": _fixed(Cursor.uuid_or_none, p.write_uuid, 16, None),
-    "error_code": _fixed(_read_error_code, p.write_int16, 2, ErrorCode.none),
-    "timedelta_i32": _fixed(_read_timedelta_i32, _write_timedelta_i32, 4, timedelta(0)),
-    "timedelta_i64": _fixed(_read_timedelta_i64, _write_timedelta_i64, 8, timedelta(0)),
-    "datetime_i64": _fixed(_read_datetime, _write_datetime, 8, None),
+    "int8": _fixed(FixedLayout("b")),
+    "int16": _fixed(FixedLayout("h")),
+    "uint16": _fixed(FixedLayout("H")),
+    "int32": _fixed(FixedLayout("i")),
+    "uint32": _fixed(FixedLayout("I")),
+    "int64": _fixed(FixedLayout("q")),
+    "float64": _fixed(FixedLayout("d"), 0.0),
+    "bool": _fixed(FixedLayout("?"), False),
+    "uuid": _fixed(FixedLayout("16s", _id, _id_bytes), None),
+    "error_code": _fixed(FixedLayout("h", _error_code), ErrorCode.none),
+    "timedelta_i32": _fixed(FixedLayout("i", _duration, millis), timedelta(0)),
+    "timedelta_i64": _fixed(FixedLayout("q", _duration, millis), timedelta(0)),
+    "datetime_i64": _fixed(FixedLayout("q", _time, _epoch_ms), None),
 }
 _SIZED = {  # (type, flexible, nullable)
     ("string", False, False): _Type(Cursor.string, p.write_string, 2, ""),
@@ -149,7 +158,7 @@ def _primitive(kafka_type: str, flexible: bool, nullable: bool) -> _Type:
 
 
 def _array(element: _Type, compact: bool, nullable: bool) -> _Type:
-    read_element, write_element, min_bytes, _, element_read_steps, element_write_steps = element
+    read_element, write_element, min_bytes, _, element_read_steps, element_write_steps, _ = element
 
     def read(cursor: Cursor) -> tuple[Any, ...] | None:
         count = cursor.uvarint() - 1 if compact else cursor.int32()
@@ -276,13 +285,15 @@ def _field_type(field: Field[Any], canonical: Field[Any] | None, flexible: bool)
     return _primitive(kafka_type, flexible, nullable)
 
 
-class _Plan(NamedTuple):
-    """Layout of one struct in one version's bytes, as (name, type, default) of each field. The name is None
-    if the canonical class lacks the field.
-    """
+_Entry = tuple[str | None, _Type, object]
+"""Name, type and default of a field. The name is None if the canonical class lacks the field."""
 
-    plain: list[tuple[str | None, _Type, object]]
-    tagged: dict[int, tuple[str | None, _Type, object]]
+
+class _Plan(NamedTuple):
+    """FixedLayout of one struct in one version's bytes."""
+
+    plain: list[_Entry]
+    tagged: dict[int, _Entry]
     absent: dict[str, object]
     flexible: bool
 
@@ -307,6 +318,21 @@ def _plan(version: type[Any], canonical: type[Any]) -> _Plan:
             plan.tagged[tag] = entry
     plan.absent.update({name: _default(field) for name, field in known.items() if name not in carried})
     return plan
+
+
+def _parts(plain: Sequence[_Entry]) -> list[tuple[FieldRun | None, str | None, _Type, object]]:
+    """Return the fields as (None, name, type, default), or neighbours of fixed size as one run."""
+    found: list[tuple[FieldRun | None, str | None, _Type, object]] = []
+    for is_run, some in groupby(plain, lambda entry: entry[0] is not None and entry[1].layout is not None):
+        entries = list(some)
+        if is_run and len(entries) > 1:
+            layouts = [(cast("str", name), cast("FixedLayout", kind.layout)) for name, kind, _ in entries]
+            entries = entries[:1]
+            run: FieldRun | None = FieldRun(layouts)
+        else:
+            run = None
+        found += [(run, *entry) for entry in entries]
+    return found
 
 
 def _read_tagged(cursor: Cursor, plan: _Plan, values: dict[str, Any]) -> None:
@@ -345,6 +371,9 @@ def _read_tagged_steps(cursor: Cursor, plan: _Plan, values: dict[str, Any]) -> S
 
 
 def _write_tagged(out: bytearray, plan: _Plan, message: Any) -> None:
+    if not plan.tagged:
+        out.append(0)
+        return
     written = bytearray()
     count = 0
     for tag in sorted(plan.tagged):
@@ -387,16 +416,18 @@ def _write_tagged_steps(sink: Sink, plan: _Plan, message: Any) -> Steps:
 
 def _entity(version: type[Any], canonical: type[Any]) -> _Type:
     plan = _plan(version, canonical)
-    readers = [(name, kind.read) for name, kind, _ in plan.plain]
-    writers = [(name, kind.write, default) for name, kind, default in plan.plain]
+    parts = _parts(plan.plain)
     kinds = [kind for _, kind, _ in (*plan.plain, *plan.tagged.values())]
     has_steps = any(kind.read_steps is not None for kind in kinds)
     initial = plan.absent | {name: default for name, _, default in plan.tagged.values() if name is not None}
 
     def read(cursor: Cursor) -> Any:
         values = dict(initial)
-        for name, read_field in readers:
-            value = read_field(cursor)
+        for run, name, kind, _ in parts:
+            if run is not None:
+                run.read(cursor, values)
+                continue
+            value = kind.read(cursor)
             if name is not None:
                 values[name] = value
         if plan.flexible:
@@ -404,14 +435,20 @@ def _entity(version: type[Any], canonical: type[Any]) -> _Type:
         return canonical(**values)
 
     def write(out: bytearray, message: Any) -> None:
-        for name, write_field, default in writers:
-            write_field(out, default if name is None else getattr(message, name))
+        for run, name, kind, default in parts:
+            if run is not None:
+                run.write(out, message)
+                continue
+            kind.write(out, default if name is None else getattr(message, name))
         if plan.flexible:
             _write_tagged(out, plan, message)
 
     def read_steps(cursor: Cursor) -> Steps:
         values = dict(initial)
-        for name, kind, _default_value in plan.plain:
+        for run, name, kind, _ in parts:
+            if run is not None:
+                run.read(cursor, values)
+                continue
             value = kind.read(cursor) if kind.read_steps is None else (yield from kind.read_steps(cursor))
             if name is not None:
                 values[name] = value
@@ -420,7 +457,10 @@ def _entity(version: type[Any], canonical: type[Any]) -> _Type:
         return canonical(**values)
 
     def write_steps(sink: Sink, message: Any) -> Steps:
-        for name, kind, default in plan.plain:
+        for run, name, kind, default in parts:
+            if run is not None:
+                run.write(sink.out, message)
+                continue
             value = default if name is None else getattr(message, name)
             if kind.write_steps is None:
                 kind.write(sink.out, value)

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Generator
 from dataclasses import fields, is_dataclass, replace
 from datetime import timedelta
+from importlib import import_module
 from typing import Any
 from uuid import UUID
 
@@ -359,3 +360,35 @@ def test_a_produce_request_in_steps_is_that_at_once(version: int, data: st.DataO
 def test_a_fetch_request_in_steps_is_that_at_once(version: int, data: st.DataObject) -> None:
     frame = memoryview(kio_bytes(data.draw(entities(load_request_schema(ApiKey.FETCH, version)))))
     assert in_steps(fetch.parse_fetch_steps(version, frame))[0] == fetch.parse_fetch(version, frame)
+
+
+@pytest.mark.parametrize("version", [15, 16, 17, 18])
+@FEW
+@given(data=st.data())
+def test_a_followers_fetch_at_once_is_that_in_steps(version: int, data: st.DataObject) -> None:
+    kio = import_module(f"kio.schema.fetch.v{version}.request")
+    small, large = st.integers(-1, 2**31 - 1), st.integers(-1, 2**63 - 1)
+    offsets = data.draw(st.lists(large, min_size=1, max_size=4))
+    partitions = tuple(
+        kio.FetchPartition(
+            partition=number, fetch_offset=offset, log_start_offset=data.draw(large), partition_max_bytes=1
+        )
+        for number, offset in enumerate(offsets)
+    )
+    message = kio.FetchRequest(
+        replica_state=kio.ReplicaState(replica_id=data.draw(small), replica_epoch=data.draw(large)),
+        max_wait=timedelta(milliseconds=500),
+        min_bytes=1,
+        session_id=data.draw(small),
+        session_epoch=data.draw(small),
+        topics=(kio.FetchTopic(topic_id=UUID(int=7), partitions=partitions),),
+        forgotten_topics_data=(),
+    )
+    frame = kio_bytes(message)
+    view = fetch.parse_fetch(version, frame)
+    assert view == in_steps(fetch.parse_fetch_steps(version, frame))[0]
+    state = message.replica_state
+    assert (view.replica_id, view.replica_epoch) == (state.replica_id, state.replica_epoch)
+    for size in range(len(frame)):
+        with pytest.raises(MalformedMessage):
+            fetch.parse_fetch(version, frame[:size])

@@ -11,7 +11,7 @@ import pytest
 from bench.figures import FIRN, KAFKA, Figures, read_figures, write_json
 from bench.measures import Measured
 from bench.page.__main__ import measured
-from bench.page.parts import PARTS, Part
+from bench.page.parts import PARTS, Part, without_soaks
 from bench.page.results import PartResult, Results, read_results
 from bench.page.rows import SECTIONS, Goal, Row
 from bench.page.text import page
@@ -144,3 +144,7 @@ def test_charts_are_drawn_for_light_and_dark_pages(tmp_path: Path) -> None:
     drawn = [(tmp_path / f"speed-{theme}.svg").read_text(encoding="utf-8") for theme in ("light", "dark")]
     assert all("user CPU per produced GB" in one for one in drawn)
     assert drawn[0] != drawn[1]
+
+
+def test_soaks_run_only_where_they_are_named() -> None:
+    assert set(PARTS) - set(without_soaks()) == {"nothing", "mixed"}
