@@ -256,7 +256,7 @@ bench-transactions: install ## Transactions, row by row, beside Apache Kafka (BE
 bench-latency: install ## An innocent client at 1,000 requests/s beside each nasty thing (BENCH="--only roll --check")
 	@$(BIN)/python -m bench.latency $(BENCH)
 
-bench-page: spark ## All benches beside Apache Kafka, one page with charts in docs/benchmarks (two hours; BENCH=--quick: a part of them, in a quarter of an hour; Java, and versitygw, from make fetch-tools)
+bench-page: spark ## All benches beside Apache Kafka, one page with charts in docs/benchmarks (two hours; BENCH=--quick: a part of them, in a quarter of an hour; BENCH="nothing mixed": soaks, 45 minutes; Java, and versitygw, from make fetch-tools)
 	@$(BIN)/python -m bench.page $(BENCH)
 
 bench-partitions: install ## 10,000 partitions: made, written round robin, left alone, stopped, started, killed and started (two minutes; BENCH="--kafka --partitions 10 1000")

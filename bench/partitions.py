@@ -21,13 +21,15 @@ from bench.figures import FIRN, KAFKA, Figures, add_json_option, write_asked
 from bench.measures import Measured
 from bench.peers import Cpu, KafkaPeer, PeerEnded, check_kafka, rss_mb
 from bench.wide_topics import WideTopics
+from service.node.fd_budget import budget
 from tests.support.processes import Node, wait_until
 
 START_S: Final = 300.0
 SETTLE_S: Final = 3.0
-FILES_OF_A_NODE: Final = 10_000
+FILES_OF_A_NODE: Final = 20_000
 FILES_OF_A_PARTITION: Final = 2
-"""Open files by which a node takes so many partitions, with some to spare."""
+"""Open files by which a node takes so many partitions, with many to spare."""
+_MANY_CONNECTIONS: Final = 2**31 - 1
 
 
 class _Side(Protocol):
@@ -91,13 +93,14 @@ def main() -> int:
 
 
 def allow_open_files(partitions: int) -> bool:
-    """Raise the limit of open files, which nodes inherit, for so many partitions; return whether it is high
-    enough. Only root may raise the hard limit."""
+    """Raise the limit of open files, which nodes inherit, for so many partitions; return whether a node takes
+    them. Only root may raise the hard limit."""
     wanted = FILES_OF_A_NODE + FILES_OF_A_PARTITION * partitions
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(wanted, most), max(wanted, most)))
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[1] >= wanted
+    _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return budget(limit, max_connections=_MANY_CONNECTIONS).partitions >= partitions
 
 
 def measure(node: _Side, topics: WideTopics, plan: Plan) -> Iterator[Measured]:

@@ -19,6 +19,8 @@ from tests.support.wire import leader_of, produce_request
 
 RECORD_BYTES = 1000
 _NOT_LEADER = 6
+_PATIENCE_S = 60.0
+_LOOK_S = 0.01
 
 
 class LeaderMoved(Exception):
@@ -140,6 +142,7 @@ class Pace:
         self._over = threading.Event()
         self._found: list[tuple[float, float]] = []
         self._failed: list[BaseException] = []
+        self._sent = 0
         self._thread = threading.Thread(target=self._run)
 
     def __enter__(self) -> Self:
@@ -159,11 +162,11 @@ class Pace:
 
     def _go_on(self) -> None:
         lanes = list(self._lanes.all.values())
-        due, number = time.monotonic(), 0
+        due = time.monotonic()
         while not self._over.is_set():
             while (now := time.monotonic()) >= due:
-                lanes[number % len(lanes)].produce(due)
-                number += 1
+                lanes[self._sent % len(lanes)].produce(due)
+                self._sent += 1
                 due += self._every_s
             for _, asked in self._lanes.wait(due - now):
                 self._found.append((asked, time.monotonic() - asked))
@@ -175,6 +178,13 @@ class Pace:
         return self.felt_since(began)
 
     def felt_since(self, began: float) -> Felt:
+        """Return the latencies of the requests that were due from `began` until now, once all of them are
+        answered: those that wait longest count, too."""
+        ended, sent = time.monotonic(), self._sent
+        while len(self._found) < sent and not self._failed:
+            if time.monotonic() > ended + _PATIENCE_S:
+                raise AssertionError(f"{sent - len(self._found)} requests are not answered")
+            time.sleep(_LOOK_S)
         if self._failed:
             raise self._failed[0]
-        return felt_of(took for due, took in list(self._found) if due >= began)
+        return felt_of(took for due, took in list(self._found) if began <= due <= ended)

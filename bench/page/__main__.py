@@ -1,8 +1,8 @@
 """`python -m bench.page [--quick] [PART …]`, as `make bench-page`: all benches, their figures, and the page.
 
 Writes docs/benchmarks/figures.json after each part, charts (SVG) and README.md. With names of parts only
-these are measured again; the others stay as the file has them. `--draw` measures nothing. A part that fails
-is told on the page, and the others go on.
+these are measured again; the others stay as the file has them. So do soaks (`nothing`, `mixed`: 45 minutes)
+unless they are named. `--draw` measures nothing. A part that fails is told on the page, and the others go on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bench.figures import read_figures
 from bench.page.facts import ROOT, facts
-from bench.page.parts import PARTS
+from bench.page.parts import PARTS, without_soaks
 from bench.page.results import PartResult, Results, read_results
 from bench.page.rows import CURVES, SECTIONS
 from bench.page.text import page
@@ -30,7 +30,9 @@ _PATIENCE_S = 3600.0
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.page", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all")
+    parser.add_argument(
+        "names", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all but soaks"
+    )
     parser.add_argument(
         "--quick", action="store_true", help="few rounds of the parts that are quick, a quarter of an hour"
     )
@@ -38,7 +40,7 @@ def main() -> int:
     parser.add_argument("--draw", action="store_true", help="draw what is there, measure nothing")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="(default: docs/benchmarks)")
     arguments = parser.parse_args()
-    names = parts_of(parser, arguments.names, list(PARTS))
+    names = parts_of(parser, arguments.names, list(PARTS)) if arguments.names else without_soaks()
     with_kafka = not arguments.without_kafka
     if with_kafka and not arguments.draw and not tiered_kafka_is_here():
         parser.error("Apache Kafka's jars are not all here: make fetch-tools, or --without-kafka")
@@ -48,6 +50,10 @@ def main() -> int:
     if (arguments.names or arguments.draw) and file.exists():
         known = read_results(file)
         results = known if arguments.draw else Results(arguments.quick, facts(), known.parts)
+    elif file.exists() and not arguments.quick:
+        soaks = PARTS.keys() - without_soaks()
+        kept = {name: one for name, one in read_results(file).parts.items() if name in soaks}
+        results = Results(is_quick=False, facts=facts(), parts=kept)
     for name in () if arguments.draw else names:
         commands = PARTS[name].commands(is_quick=arguments.quick, with_kafka=with_kafka)
         if not commands:

@@ -10,7 +10,7 @@ class Part(NamedTuple):
     """One bench, `python -m` these words; one without `quick` words is left out of a quick run. `kafka`: what
     measures Apache Kafka beside Firn; a second run, where it `is_apart`, does that alone. One that
     `needs_kafka` for both sides is left out without it. `times`: how often the whole of a bench that has no
-    rounds of its own is run."""
+    rounds of its own is run. One that `is_soak` takes long by its nature, and runs only where it is named."""
 
     words: Sequence[str]
     quick: Sequence[str] | None
@@ -19,6 +19,7 @@ class Part(NamedTuple):
     is_apart: bool = False
     needs_kafka: bool = False
     times: int = 1
+    is_soak: bool = False
 
     def commands(self, *, is_quick: bool, with_kafka: bool) -> list[list[str]]:
         """Return the words of each run."""
@@ -38,10 +39,10 @@ PARTS: Final[dict[str, Part]] = {
         ("--rounds", "3", "--requests", "100000", "--megabytes", "250"),
         ("--rounds", "5", "--requests", "200000", "--megabytes", "500"),
     ),
-    "sizes": Part(("bench.sizes",), ("--rounds", "1", "--records", "500000"), ("--rounds", "5")),
+    "sizes": Part(("bench.sizes",), ("--rounds", "1", "--records", "500000"), ("--rounds", "3")),
     "consumers": Part(("bench.consumers",), ("--rounds", "1", "--megabytes", "200"), ("--rounds", "5")),
     "rates": Part(("bench.rates",), ("--seconds", "3", "--rates", "1000", "4000", "8000", "12000"), ()),
-    "lengths": Part(("bench.lengths",), None, ("--rounds", "5")),
+    "lengths": Part(("bench.lengths",), None, ("--rounds", "3")),
     "warm": Part(("bench.warm",), ("--rounds", "1", "--megabytes", "500"), ("--rounds", "5")),
     "commits": Part(("bench.groups", "commits"), ("--rounds", "1"), ("--rounds", "5")),
     "sessions": Part(
@@ -75,8 +76,13 @@ PARTS: Final[dict[str, Part]] = {
         ("10000", "100000", "--requests", "200000"),
     ),
     "restart": Part(("bench.restart", "near"), None, (), ()),
-    "nothing": Part(("bench.steady", "nothing"), None, (), ()),
-    "mixed": Part(("bench.steady", "mixed"), None, (), ()),
+    "nothing": Part(("bench.steady", "nothing"), None, (), (), is_soak=True),
+    "mixed": Part(("bench.steady", "mixed"), None, (), (), is_soak=True),
     "transactions": Part(("bench.transactions", "rate-1", "latency"), None, ("--rounds", "3")),
     "spark": Part(("bench.spark",), None, ("--rounds", "5"), (), needs_kafka=True),
 }
+
+
+def without_soaks() -> list[str]:
+    """Return the names of the parts that run where none is named."""
+    return [name for name, part in PARTS.items() if not part.is_soak]

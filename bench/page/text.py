@@ -16,7 +16,8 @@ and the most of all rounds. Both sides are warm where rates and processor time a
 requests or a gigabyte before anything counts, so that a JVM's code is compiled (transactions: five seconds
 of them). What is measured while a node starts, fails or catches up has no warm-up. Shares of what is left are
 of the rate that raw requests would reach if the processors had the work of clients and store as well. Rows
-that Firn loses stay. `make bench-page` measures all of it again and writes this page.
+that Firn loses stay. `make bench-page` measures all of it again but the two soaks (`BENCH="nothing mixed"`),
+and writes this page.
 """
 
 LEAST_OF_TWO_DIGITS: Final = 0.01
