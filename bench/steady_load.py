@@ -174,10 +174,11 @@ def _read_old(load: _Load) -> None:
 def _make_topics(load: _Load) -> None:
     """A topic that is made, written and deleted, each ten seconds."""
     admin = Admin(load.bootstrap)
-    producer = confluent_kafka.Producer({"bootstrap.servers": load.bootstrap})
     for number in load.paced(10):
         topic = f"short-lived-{number}"
         admin.replicate(topic, 2, 3)
+        # A producer that outlived its topic would ask for its metadata again, and so make it once more.
+        producer = confluent_kafka.Producer({"bootstrap.servers": load.bootstrap})
         producer.produce(topic, b"once", on_delivery=_check)
         producer.flush(30)
         admin.delete(topic)
