@@ -45,24 +45,25 @@ class Logs(Protocol):
 class LocalFollowerLog:
     """A `replication.fetcher.FollowerReplica` over a partition of this node."""
 
-    __slots__ = ("_log", "_logs", "_partition")
+    __slots__ = ("_log", "_logs", "_partition", "_state")
 
     def __init__(self, partition: FollowedPartition, logs: Logs) -> None:
         self._partition = partition
         self._log = partition.log
+        self._state = partition.log.state
         self._logs = logs
 
     @property
     def log_start_offset(self) -> int:
-        return self._log.log_start_offset
+        return self._state.start
 
     @property
     def log_end_offset(self) -> int:
-        return self._log.log_end_offset
+        return self._state.end_offset
 
     @property
     def latest_epoch(self) -> int:
-        return self._log.epochs.newest
+        return self._state.epochs.newest
 
     @property
     def high_watermark(self) -> int:

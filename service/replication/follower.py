@@ -313,9 +313,8 @@ class FollowerMachine:
         followed = self._partitions.get(response.tip)
         if followed is None:
             return ()
-        is_current = (
-            self._session.partitions.get(response.tip, followed.position)[:3] == followed.position[:3]
-        )
+        position = followed.position
+        is_current = self._session.partitions.get(response.tip, position)[:3] == position[:3]
         if followed.state is not FetchState.READY or not is_current:
             self._discarded[response.tip] = self._changed[response.tip] = None
             return ()

@@ -425,8 +425,8 @@ def _request_class(key: int, version: int) -> type[Any]:
 
 
 def _downgrade_request(api: Api, version: int, message: Any) -> Any:
-    if version == api.max_version and api.downgrade is None:
-        return message
+    if version == api.max_version and not api.canonical and api.downgrade is None:
+        return message  # of the version's own class
     canonical = type(message)
     if api.downgrade is not None:
         message = api.downgrade(message, version)
