@@ -142,7 +142,8 @@ class Pace:
         self._over = threading.Event()
         self._found: list[tuple[float, float]] = []
         self._failed: list[BaseException] = []
-        self._sent = 0
+        self._answered_before = 0.0
+        """all requests are answered that were due before"""
         self._thread = threading.Thread(target=self._run)
 
     def __enter__(self) -> Self:
@@ -157,19 +158,20 @@ class Pace:
     def _run(self) -> None:
         try:
             self._go_on()
-        except (OSError, AssertionError) as e:
+        except (OSError, AssertionError, LeaderMoved) as e:
             self._failed.append(e)
 
     def _go_on(self) -> None:
         lanes = list(self._lanes.all.values())
-        due = time.monotonic()
+        due, number = time.monotonic(), 0
         while not self._over.is_set():
             while (now := time.monotonic()) >= due:
-                lanes[self._sent % len(lanes)].produce(due)
-                self._sent += 1
+                lanes[number % len(lanes)].produce(due)
+                number += 1
                 due += self._every_s
             for _, asked in self._lanes.wait(due - now):
                 self._found.append((asked, time.monotonic() - asked))
+            self._answered_before = min([due, *(lane.due[0] for lane in lanes if lane.due)])
 
     def felt(self, seconds: float) -> Felt:
         """Return the latencies of the requests that are due in the next `seconds`."""
@@ -180,10 +182,10 @@ class Pace:
     def felt_since(self, began: float) -> Felt:
         """Return the latencies of the requests that were due from `began` until now, once all of them are
         answered: those that wait longest count, too."""
-        ended, sent = time.monotonic(), self._sent
-        while len(self._found) < sent and not self._failed:
+        ended = time.monotonic()
+        while self._answered_before <= ended and not self._failed:
             if time.monotonic() > ended + _PATIENCE_S:
-                raise AssertionError(f"{sent - len(self._found)} requests are not answered")
+                raise AssertionError(f"a request is not answered within {_PATIENCE_S:.0f} s")
             time.sleep(_LOOK_S)
         if self._failed:
             raise self._failed[0]

@@ -50,10 +50,10 @@ def main() -> int:
     if (arguments.names or arguments.draw) and file.exists():
         known = read_results(file)
         results = known if arguments.draw else Results(arguments.quick, facts(), known.parts)
-    elif file.exists() and not arguments.quick:
+    elif file.exists():
         soaks = PARTS.keys() - without_soaks()
         kept = {name: one for name, one in read_results(file).parts.items() if name in soaks}
-        results = Results(is_quick=False, facts=facts(), parts=kept)
+        results = Results(arguments.quick, facts(), kept)
     for name in () if arguments.draw else names:
         commands = PARTS[name].commands(is_quick=arguments.quick, with_kafka=with_kafka)
         if not commands:
@@ -64,7 +64,8 @@ def main() -> int:
         results.parts[name] = part
         results.write(file)
     draw(results, arguments.folder)
-    failed = [name for name, part in results.parts.items() if part.failed is not None]
+    ran = list(results.parts) if arguments.draw else names
+    failed = [name for name in ran if name in results.parts and results.parts[name].failed is not None]
     print(f"{arguments.folder / 'README.md'}; failed: {', '.join(failed) or 'nothing'}")
     return 1 if failed else 0
 
