@@ -250,8 +250,11 @@ class AsyncConnection(asyncio.BufferedProtocol):
     def _late(self, pending: PendingCall) -> None:
         self._metrics.timed_out += 1
         name = APIS[pending.api_key].name
-        if not pending.answer.done():
-            pending.answer.set_exception(TimeoutError(f"no answer to {name} in time"))
+        now = self._loop.time()
+        for one in self.pending:  # others may be due, too
+            is_late = one is pending or (one.timer is not None and one.timer.when() <= now)
+            if is_late and not one.answer.done():
+                one.answer.set_exception(TimeoutError(f"no answer to {APIS[one.api_key].name} in time"))
         self.end(ConnectionResetError(f"{self._name} did not answer {name} in time"))
 
     def end(self, error: Exception) -> None:

@@ -171,7 +171,7 @@ class Channel:
                     return await self._decode_in_slices(pending, answer)
             return answer
         except TimeoutError as e:
-            late = TimeoutError(f"{self.name}: {e or f'nothing within {wait_ms} ms'}")
+            late = TimeoutError(f"{self.name}: {str(e) or f'nothing within {wait_ms} ms'}")
             raise (late if pending is not None else _not_sent(late)) from e
         except OSError as e:
             if pending is None:

@@ -58,7 +58,7 @@ class ArchiveOwner(Protocol):
 
 
 class PartitionArchive:
-    """Archived part of one partition."""
+    """Archived part of one partition, which whoever keeps it has to keep as well."""
 
     def __init__(self, partition: ArchiveOwner) -> None:
         self._partition: ArchiveOwner = proxy(partition)  # a strong one would be a cycle

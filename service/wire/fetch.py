@@ -152,7 +152,7 @@ _ORDINARY_ROW = struct.Struct(">iiqiqib")  # a partition and the number of its t
 _OFFSET_IN_ROW = 8
 _ORDINARY_END = b"\0\1\1"  # no tagged fields, no forgotten topics, no rack
 _NO_TAGS = b"\0"
-_REPLICA_TAG = b"\1\1\x0d"  # one tagged field, of 13 bytes
+_REPLICA_TAG = b"\1\1\x0d"  # one tagged field: tag 1, of 13 bytes
 _REPLICA_STATE = struct.Struct(">iqb")  # id, epoch, no tagged fields
 
 

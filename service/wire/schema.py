@@ -290,7 +290,7 @@ _Entry = tuple[str | None, _Type, object]
 
 
 class _Plan(NamedTuple):
-    """FixedLayout of one struct in one version's bytes."""
+    """Layout of one struct in one version's bytes."""
 
     plain: list[_Entry]
     tagged: dict[int, _Entry]
@@ -321,7 +321,8 @@ def _plan(version: type[Any], canonical: type[Any]) -> _Plan:
 
 
 def _parts(plain: Sequence[_Entry]) -> list[tuple[FieldRun | None, str | None, _Type, object]]:
-    """Return the fields as (None, name, type, default), or neighbours of fixed size as one run."""
+    """Return each field as (None, name, type, default), but neighbours of fixed size as one run, with what
+    the first of them has."""
     found: list[tuple[FieldRun | None, str | None, _Type, object]] = []
     for is_run, some in groupby(plain, lambda entry: entry[0] is not None and entry[1].layout is not None):
         entries = list(some)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 from service.base.world import system_world
 from tests.node.conftest import NodeThread, Talk
@@ -17,6 +18,8 @@ from tests.support.processes import wait_until
 from tests.support.stores import CREDENTIALS, Store, s3_client
 
 pytestmark = pytest.mark.thorough
+
+GONE_MEANWHILE = ("NoSuchKey", "NoSuchVersion", "404")
 
 Start = Callable[..., NodeThread]
 
@@ -55,7 +58,12 @@ class Versioned:
         """Versions, old ones among them, that have these bytes."""
         found = []
         for row in self.rows("Versions"):
-            body = self.client.get_object(Bucket=self.bucket, Key=row["Key"], VersionId=row["VersionId"])
+            try:
+                body = self.client.get_object(Bucket=self.bucket, Key=row["Key"], VersionId=row["VersionId"])
+            except ClientError as e:
+                if e.response["Error"]["Code"] not in GONE_MEANWHILE:
+                    raise
+                continue
             if needle in body["Body"].read():
                 found.append(row["Key"])
         return found
