@@ -184,6 +184,31 @@ def test_a_request_that_is_not_answered_costs_its_deadline_and_the_connection() 
     run(scenario())
 
 
+def test_requests_whose_time_ends_together_are_all_told_so() -> None:
+    async def scenario() -> None:
+        async with talk(answering(None)) as (_, channel):
+            await channel.versions()
+            calls = [asyncio.create_task(channel.call(KEY, 0, ask(one), timeout_ms=100)) for one in range(3)]
+            for error in await asyncio.gather(*calls, return_exceptions=True):
+                assert isinstance(error, TimeoutError)
+                assert "no answer to AllocateProducerIds in time" in str(error)
+
+    run(scenario())
+
+
+def test_a_request_that_finds_no_room_in_time_was_not_sent() -> None:
+    async def scenario() -> None:
+        async with talk(answering(None), BRISK._replace(most_in_flight=1)) as (_, channel):
+            first = asyncio.create_task(channel.call(KEY, 0, ask(1)))
+            await until(lambda: channel.in_flight == 1)
+            with pytest.raises(TimeoutError, match="nothing within 50 ms") as late:
+                await channel.call(KEY, 0, ask(2), timeout_ms=50)
+            assert not was_sent(late.value)
+            first.cancel()
+
+    run(scenario())
+
+
 def test_a_caller_that_leaves_takes_nothing_from_the_others() -> None:
     async def scenario() -> None:
         gate = asyncio.Event()
