@@ -36,10 +36,10 @@ PARTS: Final[dict[str, Part]] = {
     "idle": Part(("bench", "idle"), ("--rounds", "1"), ("--rounds", "5")),
     "speed": Part(
         ("bench", "produce", "fetch"),
-        ("--rounds", "3", "--requests", "100000", "--megabytes", "250"),
+        ("--rounds", "2", "--requests", "100000", "--megabytes", "250"),
         ("--rounds", "5", "--requests", "200000", "--megabytes", "500"),
     ),
-    "sizes": Part(("bench.sizes",), ("--rounds", "1", "--records", "500000"), ("--rounds", "3")),
+    "sizes": Part(("bench.sizes",), ("--rounds", "1", "--records", "200000"), ("--rounds", "3")),
     "consumers": Part(("bench.consumers",), ("--rounds", "1", "--megabytes", "200"), ("--rounds", "5")),
     "rates": Part(("bench.rates",), ("--seconds", "3", "--rates", "1000", "4000", "8000", "12000"), ()),
     "lengths": Part(("bench.lengths",), None, ("--rounds", "3")),
@@ -47,7 +47,7 @@ PARTS: Final[dict[str, Part]] = {
     "commits": Part(("bench.groups", "commits"), ("--rounds", "1"), ("--rounds", "5")),
     "sessions": Part(
         ("bench.sessions",),
-        ("--seconds", "10", "--partitions", "1000", "--connections", "5000"),
+        ("full", "--seconds", "10"),
         (),
         is_apart=True,
     ),
@@ -62,17 +62,15 @@ PARTS: Final[dict[str, Part]] = {
     ),
     "replicas": Part(
         ("bench.replicas", "throughput", "latency"),
-        ("--rounds", "1", "--megabytes", "500"),
+        None,
         ("--rounds", "3"),
     ),
-    "catch-up": Part(
-        ("bench.replicas", "catch-up"), ("--rounds", "1", "--megabytes", "500"), ("--rounds", "5")
-    ),
+    "catch-up": Part(("bench.replicas", "catch-up"), None, ("--rounds", "5")),
     "failover": Part(("bench.replicas", "stall"), ("--kills", "1"), ("--kills", "5")),
     "controller": Part(("bench.cluster", "start", "idle", "failover"), None, ("--kills", "10")),
     "partitions": Part(
         ("bench.partitions", "--partitions", "10", "1000"),
-        ("--requests", "20000", "--idle-s", "2", "--without-kill"),
+        None,
         ("10000", "100000", "--requests", "200000"),
     ),
     "restart": Part(("bench.restart", "near"), None, (), ()),
