@@ -33,11 +33,8 @@ ZERO_UUID = UUID(int=0)
 
 _I8 = struct.Struct(">b")
 _I16 = struct.Struct(">h")
-_U16 = struct.Struct(">H")
 _I32 = struct.Struct(">i")
-_U32 = struct.Struct(">I")
 _I64 = struct.Struct(">q")
-_F64 = struct.Struct(">d")
 
 uuid_from_bytes: Callable[[bytes], UUID] = lru_cache(maxsize=4096)(lambda raw: UUID(bytes=raw))
 """Building a UUID costs a microsecond, and every request names the same few topics."""
@@ -136,28 +133,13 @@ class Cursor:
         self.position += 2
         return value
 
-    def uint16(self) -> int:
-        value: int = _U16.unpack_from(self.data, self.position)[0]
-        self.position += 2
-        return value
-
     def int32(self) -> int:
         value: int = _I32.unpack_from(self.data, self.position)[0]
         self.position += 4
         return value
 
-    def uint32(self) -> int:
-        value: int = _U32.unpack_from(self.data, self.position)[0]
-        self.position += 4
-        return value
-
     def int64(self) -> int:
         value: int = _I64.unpack_from(self.data, self.position)[0]
-        self.position += 8
-        return value
-
-    def float64(self) -> float:
-        value: float = _F64.unpack_from(self.data, self.position)[0]
         self.position += 8
         return value
 
@@ -358,11 +340,11 @@ def write_nullable_compact_bytes(out: bytearray, value: Buffer | None) -> None:
         write_compact_bytes(out, value)
 
 
-def packer(layout: struct.Struct) -> Callable[[bytearray, int | float], None]:
+def packer(layout: struct.Struct) -> Callable[[bytearray, int], None]:
     """Return a writer of one fixed-width type."""
     pack = layout.pack
 
-    def write(out: bytearray, value: int | float) -> None:
+    def write(out: bytearray, value: int) -> None:
         out += pack(value)
 
     return write
@@ -370,15 +352,7 @@ def packer(layout: struct.Struct) -> Callable[[bytearray, int | float], None]:
 
 write_int8 = packer(_I8)
 write_int16 = packer(_I16)
-write_uint16 = packer(_U16)
 write_int32 = packer(_I32)
-write_uint32 = packer(_U32)
-write_int64 = packer(_I64)
-write_float64 = packer(_F64)
-
-
-def write_boolean(out: bytearray, value: bool) -> None:
-    out.append(1 if value else 0)
 
 
 def write_uuid(out: bytearray, value: UUID | None) -> None:
